@@ -1,0 +1,56 @@
+# Every target is a command that a newcomer may run on a fresh clone. `.ci/run` uses the same ones.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+export BREAKEVEN_DATA_DIR ?= .breakeven
+
+.DEFAULT_GOAL := help
+.PHONY: help setup model browser run demo test test-fast verify bench lint format types layers check
+
+help: ## Show this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[engine,dev]'
+	touch $@
+
+setup: $(STAMP) model ## Create .venv with everything and fetch the model
+
+model: $(STAMP)
+	$(BIN)/breakeven models fetch
+
+browser: $(STAMP)
+	$(BIN)/python -m tests.browser
+
+run: setup ## Serve on http://127.0.0.1:8000 with embedded Redis, SQLite and model
+	$(BIN)/breakeven serve
+
+demo: $(STAMP) ## Send a mixed workload to the running server and show what speculation gained and cost
+	$(BIN)/breakeven demo
+
+test: setup browser ## All tests but the long ones (≤ 6 minutes)
+	$(BIN)/python -m pytest -q
+
+test-fast: $(STAMP) ## The quick subset (≤ 2 minutes)
+	$(BIN)/python -m pytest -q tests/unit tests/repo -m 'not slow and not verify and not gpu and not model'
+
+verify: setup browser ## The long matrices, fuzz and big data; results go to benchmarks/results/
+	$(BIN)/python -m pytest -q -m verify --timeout 3600
+
+bench: setup ## Measure; tables and JSON go to benchmarks/results/
+	$(BIN)/python -m benchmarks
+
+lint: $(STAMP) ## ruff: rules and format
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+format: $(STAMP) ## Let ruff rewrite
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+types: $(STAMP) ## mypy, strict
+	$(BIN)/mypy
+
+layers: $(STAMP) ## import-linter
+	$(BIN)/lint-imports
+
+check: lint types layers test-fast ## What pre-commit runs

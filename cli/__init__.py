@@ -1,0 +1,1 @@
+"""The command `breakeven`: stands above gateway and engine and imports both lazily."""

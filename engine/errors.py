@@ -1,0 +1,54 @@
+"""Errors of the engine.
+
+EngineError
+├── ModelError            the model, its files or its tokenizer cannot be used
+│   ├── ModelDownloadError
+│   └── TokenizerMismatchError
+├── RequestRejected       this request cannot be served as asked (HTTP 4xx; carries OpenAI's fields)
+├── QueueFull             too many waiting requests (HTTP 503 with Retry-After)
+└── EngineDead            the step loop has ended and will not come back
+"""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """Base of all errors raised by the engine."""
+
+
+class ModelError(EngineError):
+    """The model, its files or its tokenizer cannot be used."""
+
+
+class ModelDownloadError(ModelError):
+    """The model's files could not be fetched or do not match their hash."""
+
+
+class TokenizerMismatchError(ModelError):
+    """Target and draft do not share a vocabulary."""
+
+
+class RequestRejected(EngineError):
+    """This request cannot be served as asked.
+
+    `param` is the field at fault, `code` OpenAI's error code (`context_length_exceeded`, …), both may be None.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+        self.status = status
+
+
+class QueueFull(EngineError):
+    """Too many waiting requests; `retry_after_s` says when to come back."""
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class EngineDead(EngineError):
+    """The step loop has ended and will not come back."""

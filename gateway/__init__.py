@@ -1,0 +1,1 @@
+"""The gateway: classify, decide, proxy, record. Never imports torch."""
