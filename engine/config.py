@@ -1,4 +1,4 @@
-"""Everything that one engine process is configured by; built by `cli/engine.py` and by tests, read by all of `engine/`."""
+"""What one engine process is configured by; built by `cli/engine.py` and by tests, read by all of `engine/`."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class EngineConfig:
     """torch threads; 0: all cores but one."""
     max_batch: int = 32
     """Sequences that decode together at most."""
-    kv_tokens: int = 32_768
-    """KV budget in tokens over all sequences, prompts included."""
+    kv_tokens: int = 8_192
+    """KV budget in tokens over all sequences, prompts included (`engine.models.kv_budget` derives it from memory)."""
     prefill_chunk: int = 256
     """Prompt tokens that one step takes in at most, so that a long prompt does not stall running requests."""
     max_waiting: int = 256
