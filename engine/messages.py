@@ -19,6 +19,10 @@ class Adaptive(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Pairs `(k, x)`: with draft length k a round pays iff it emits more than x = 1 + α + β tokens on average."""
     prior: list[float] = msgspec.field(default_factory=list)
     """`prior[i]`: the task's acceptance probability at draft position i, given that all before it were accepted."""
+    strength: float = 32.0
+    """How many draft tokens the prior weighs: small where the task's requests differ much."""
+    probe: int = 16
+    """Plain steps after which a request that stopped drafting tries once more; 0: never."""
 
 
 class Speculation(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
