@@ -1,0 +1,43 @@
+"""Where models lie on disk, and writing there so that a crash never leaves half a file under its final name."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def models_dir(configured: str | Path | None = None) -> Path:
+    """Return the folder of fetched models: `configured`, else `BREAKEVEN_MODELS_DIR`, else the user's cache folder."""
+    if chosen := configured or os.environ.get("BREAKEVEN_MODELS_DIR"):
+        return Path(chosen).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "breakeven" / "models"
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, so that two processes starting together fetch and convert once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def replacing_folder(target: Path) -> Iterator[Path]:
+    """Yield a temporary sibling of `target` that takes its place when the block ends without an error."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        yield scratch
+        scratch.chmod(0o755)
+        if target.exists():
+            shutil.rmtree(target)
+        scratch.rename(target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
