@@ -3,7 +3,7 @@
 Called by the recorder (fills them), `gateway.db` (stores them packed), `gateway.routing` (p99 guard) and `gateway.ops`
 (reports). Bucket i holds the values v with γ^(i−1) < v / 1 µs ≤ γ^i, γ = 1.02; its middle is within 1 % of each of
 them. The bounds are those of order statistics (W. J. Conover, Practical Nonparametric Statistics, "Confidence interval
-for a quantile"): they hold for every distribution. For p99 at 95 % an upper bound exists from n = 299 on: 0.99^299 < 0.05.
+for a quantile"): they hold for every distribution. For p99 at 95 % an upper bound exists from n = 299: 0.99^299 < 0.05.
 """
 
 from __future__ import annotations
