@@ -6,8 +6,8 @@ The engine's scheduler calls `next_k` before and `observe` after each decode ste
 A draft token at position j is accepted with the task's probability p_j, but requests of one task differ. One odds
 multiplier θ per request is shared by all positions: q_j = θ·o_j/(1 + θ·o_j) with o_j = p_j/(1 − p_j). θ is estimated as
 Mantel and Haenszel do for a common odds ratio (J. Natl. Cancer Inst. 22, 1959): Σ accepted·(1 − p_j) over
-Σ rejected·p_j, both sums begun with the prior's strength. Then the best k maximises a_k / x_k, with a_k the tokens that a round is
-expected to emit and x_k its cost in plain steps; nothing is drafted where no k exceeds 1.
+Σ rejected·p_j, both sums begun with the prior's strength. Then the best k maximises a_k / x_k, with a_k the tokens
+that a round is expected to emit and x_k its cost in plain steps; nothing is drafted where no k exceeds 1.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Controller:
         self._choose()
 
     def _set_costs(self, pairs: Sequence[tuple[int, float]]) -> None:
-        """Take over the costs in plain steps; lengths beyond `k_max` are left out, `k_max` stays where none is given."""
+        """Take over the costs in plain steps; lengths beyond `k_max` are left out."""
         usable = [(k, x) for k, x in pairs if 0 < k <= self._k_max and x > 0]
         self._cells = dict(usable) or {self._k_max: 1.0}
         self._choose()

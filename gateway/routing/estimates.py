@@ -1,0 +1,209 @@
+"""What is known of each arm at one load and context: relative time, its error, differences between arms. Pure.
+
+Relative time r is the arm's time over plain time of the same tokens (gain = 1/r). The request is the sampling unit and
+r a ratio of sums, so that long requests weigh by their tokens. Arms of one method are compared on the same requests:
+a request at k says what each shorter k would have taken, and such paired differences vary far less.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gateway.routing.costs import Costs
+from gateway.routing.stats import Pile, Vector
+from gateway.routing.tuning import Tuning
+
+PLAIN_KEY = ("plain", 0)
+ArmKey = tuple[str, int]
+"""(method, k) within one backend; plain is `("plain", 0)`."""
+
+
+@dataclass(slots=True)
+class Estimate:
+    """One arm's numbers. None: not known."""
+
+    key: ArmKey
+    requests: float = 0.0
+    """Requests that inform it, those at longer drafts included (discounted)."""
+    rounds: float = 0.0
+    a: float | None = None
+    z: float | None = None
+    alpha: float | None = None
+    beta: float | None = None
+    measured_sum: float | None = None
+    """α + β from time per token and a, where no costs are reported."""
+    undrafted: float = 0.0
+    """Share of steps without a draft."""
+    r: float = 1.0
+    """Relative time; an assumption where `requests` is 0."""
+    se: float = 0.0
+
+    @property
+    def break_even(self) -> float | None:
+        """1 + α + β, None where neither costs nor their sum are known."""
+        if self.alpha is not None and self.beta is not None:
+            return 1.0 + self.alpha + self.beta
+        return None if self.measured_sum is None else 1.0 + self.measured_sum
+
+    @property
+    def gain(self) -> float:
+        """1/r."""
+        return 1.0 / self.r if self.r > 0 else math.inf
+
+
+@dataclass(slots=True)
+class Evidence:
+    """All arms of one backend for one kind of request; plain first."""
+
+    plain_s: float | None
+    arms: list[Estimate]
+    spread: list[list[float]] = field(default_factory=list)
+    """Standard error of r_i − r_j."""
+    gap: list[list[float]] = field(default_factory=list)
+    """r_i − r_j, on the same requests where there are any."""
+
+    def find(self, key: ArmKey) -> Estimate | None:
+        """Return the estimate of an arm, if it is offered."""
+        return next((arm for arm in self.arms if arm.key == key), None)
+
+
+@dataclass(slots=True)
+class Prior:
+    """What other tasks say about an arm: mean relative time and its standard deviation between tasks."""
+
+    r: float
+    sd: float
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where the arms are compared: costs of the backend (None: it reports none) at a load and a context length."""
+
+    costs: Costs | None
+    load: float
+    context: float
+    tuning: Tuning
+
+    def ratios(self, method: str, k: float) -> tuple[float, float] | None:
+        """Return (α, β) here, None where unknown."""
+        return self.costs.ratios(method, k, self.load, self.context) if self.costs else None
+
+
+def evidence_at(
+    piles: Mapping[str, Pile], offered: Sequence[ArmKey], setting: Setting, priors: Mapping[ArmKey, Prior]
+) -> Evidence:
+    """Return estimates of plain and of the `offered` arms; without costs r stays an assumption."""
+    arms = [Estimate(PLAIN_KEY)]
+    blocks: list[tuple[list[int], Vector, Vector]] = []
+    by_method: dict[str, list[int]] = {}
+    for method, k in offered:
+        if k > 0:
+            by_method.setdefault(method, []).append(k)
+    for method, lengths in by_method.items():
+        first = len(arms)
+        arms += [Estimate((method, k)) for k in sorted(lengths)]
+        pile = piles.get(method)
+        rows = list(range(first, len(arms)))
+        if pile is not None and setting.costs is not None:
+            blocks.append((rows, *_method_block(pile, arms[first:], setting)))
+        else:
+            for arm in arms[first:]:
+                _fill_costs(arm, setting, arm.key[1])
+    for arm in arms[1:]:
+        _shrink(arm, priors.get(arm.key), setting.tuning)
+    plain_s = setting.costs.plain_s(setting.load, setting.context) if setting.costs else None
+    return _with_differences(Evidence(plain_s, arms), blocks)
+
+
+def _method_block(pile: Pile, arms: list[Estimate], setting: Setting) -> tuple[Vector, Vector]:
+    """Fill the arms of one method; return the paired gaps and their standard errors, NaN where not known."""
+    size = len(arms)
+    gap = np.full((size, size), np.nan)
+    spread = np.full((size, size), np.nan)
+    layout, tuning = pile.layout, setting.tuning
+    index = layout.index
+    for j, arm in enumerate(arms):
+        k = arm.key[1]
+        total = pile.revealing(k)
+        n, tokens = float(total[index["vn"]]), float(total[index["t"]])
+        if k not in layout.lengths or n <= 0 or tokens <= 0:
+            _fill_costs(arm, setting, k)
+            continue
+        weights = np.zeros((j + 1, len(layout.features)))
+        for i in range(j + 1):
+            shorter = arms[i].key[1]
+            rounds = float(total[index[f"r{shorter}"]])
+            mean_k = float(total[index[f"d{shorter}"]]) / rounds if rounds else shorter
+            ratios = setting.ratios(arm.key[0], mean_k) or (0.0, 0.0)
+            weights[i, layout.features.index(f"r{shorter}")] = 1.0 + ratios[0] + ratios[1]
+            weights[i, layout.features.index(f"u{shorter}")] = 1.0
+        means = weights @ total[layout.sums] / tokens
+        residual = weights.copy()
+        residual[:, layout.features.index("t")] -= means
+        covariance = residual @ total[layout.gram] @ residual.T / tokens**2
+        _fill_counts(arm, total, index)
+        arm.r = float(means[j])
+        arm.se = _standard_error(float(covariance[j, j]), n, tuning.prior_sd, tuning)
+        _fill_costs(arm, setting, float(total[index[f"d{k}"]]) / arm.rounds if arm.rounds else k)
+        for i in range(j):
+            variance = float(covariance[i, i] + covariance[j, j] - 2 * covariance[i, j])
+            gap[i, j], gap[j, i] = means[i] - means[j], means[j] - means[i]
+            spread[i, j] = spread[j, i] = _standard_error(variance, n, tuning.prior_sd / 2, tuning)
+    return gap, spread
+
+
+def _fill_counts(arm: Estimate, total: Vector, index: Mapping[str, int]) -> None:
+    k = arm.key[1]
+    rounds = float(total[index[f"r{k}"]])
+    undrafted = float(total[index[f"u{k}"]])
+    arm.requests, arm.rounds = float(total[index["vn"]]), rounds
+    if rounds > 0:
+        arm.a = 1.0 + float(total[index[f"a{k}"]]) / rounds
+        arm.z = float(total[index[f"z{k}"]]) / rounds
+    arm.undrafted = undrafted / (rounds + undrafted) if rounds + undrafted > 0 else 0.0
+
+
+def _standard_error(variance: float, n: float, prior_sd: float, tuning: Tuning) -> float:
+    """Return the standard error of a mean over n requests, its variance shrunk towards what is assumed beforehand."""
+    weight = tuning.prior_sd_requests
+    per_request = (n * n * max(0.0, variance) + weight * prior_sd**2) / (n + weight)
+    return math.sqrt(per_request / max(n, 1e-9))
+
+
+def _fill_costs(arm: Estimate, setting: Setting, mean_k: float) -> None:
+    ratios = setting.ratios(arm.key[0], mean_k)
+    if ratios is not None:
+        arm.alpha, arm.beta = ratios
+
+
+def _shrink(arm: Estimate, prior: Prior | None, tuning: Tuning) -> None:
+    """Combine an arm's own mean with other tasks' (normal with normal); with neither, be optimistic and unsure."""
+    if arm.requests <= 0:
+        if prior is not None:
+            arm.r, arm.se = prior.r, math.hypot(prior.sd, tuning.prior_sd / math.sqrt(tuning.prior_sd_requests))
+        else:
+            p, k = tuning.optimistic_acceptance, arm.key[1]
+            tokens = (1 - p ** (k + 1)) / (1 - p)
+            arm.se = tuning.prior_sd
+            arm.r = (arm.break_even or 1.0) / tokens + tuning.optimism * arm.se
+    elif prior is not None and arm.se > 0:
+        own, others = arm.se**-2, prior.sd**-2
+        arm.r = (arm.r * own + prior.r * others) / (own + others)
+        arm.se = (own + others) ** -0.5
+
+
+def _with_differences(evidence: Evidence, blocks: list[tuple[list[int], Vector, Vector]]) -> Evidence:
+    arms = evidence.arms
+    evidence.gap = [[one.r - other.r for other in arms] for one in arms]
+    evidence.spread = [[math.hypot(one.se, other.se) for other in arms] for one in arms]
+    for rows, gap, spread in blocks:
+        for i, row in enumerate(rows):
+            for j, column in enumerate(rows):
+                if not math.isnan(spread[i, j]):
+                    evidence.gap[row][column] = float(gap[i, j])
+                    evidence.spread[row][column] = float(spread[i, j])
+    return evidence

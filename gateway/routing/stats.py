@@ -1,0 +1,111 @@
+"""Counters as vectors: merging, discounting and quadratic forms over them. Pure.
+
+A `Layout` fixes where each counter lies for one set of draft lengths. A `Pile` holds, for one (backend, epoch, method,
+task, temperature, context), the discounted counters by the draft length that ran. Loads are not told apart here:
+acceptance does not depend on load, and costs are put in on read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.routing.rounds import MAX_POSITION
+
+Vector = NDArray[np.float64]
+
+BASE = ("n", "tok", "rnd", "drf", "acc", "zero", "und", "sn", "s", "ss", "loops", "vn", "t")
+POSITIONS = tuple(f"{kind}{j}" for kind in ("pt", "ps") for j in range(MAX_POSITION))
+PER_LENGTH = ("r", "u", "d", "a", "z")
+
+
+class Layout:
+    """Positions of all counters for one ascending tuple of draft lengths."""
+
+    def __init__(self, lengths: tuple[int, ...]) -> None:
+        self.lengths = lengths
+        self.features = ("t", *(f"{kind}{k}" for k in lengths for kind in ("r", "u")))
+        """What the second moments are taken of."""
+        singles = (*BASE, *POSITIONS, *(f"{kind}{k}" for k in lengths for kind in PER_LENGTH))
+        order = {feature: i for i, feature in enumerate(("t", *self._pairs_order()))}
+        products = [f"{a}*{b}" for a in order for b in order if order[a] <= order[b]]
+        self.index = {name: i for i, name in enumerate((*singles, *products))}
+        self.size = len(self.index)
+        self.gram = np.array(
+            [[self.index[_product(a, b, order)] for b in self.features] for a in self.features], dtype=np.intp
+        )
+        """[features, features]: where the product of two features lies."""
+        self.sums = np.array([self.index[f] for f in self.features], dtype=np.intp)
+
+    def _pairs_order(self) -> list[str]:
+        return [f"{kind}{k}" for k in self.lengths for kind in ("r", "u")]
+
+    def vector(self, counters: Mapping[str, int]) -> Vector:
+        """Return the counters as a vector; those that the layout does not know are dropped."""
+        vector = np.zeros(self.size)
+        index = self.index
+        for name, value in counters.items():
+            at = index.get(name)
+            if at is not None:
+                vector[at] += value
+        return vector
+
+
+@lru_cache(maxsize=256)
+def layout_of(lengths: tuple[int, ...]) -> Layout:
+    """Return the (shared) layout of these draft lengths."""
+    return Layout(lengths)
+
+
+class Pile:
+    """Counters by the draft length that ran. Mutable while a snapshot is being built."""
+
+    __slots__ = ("by_length", "layout")
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.by_length: dict[int, Vector] = {}
+
+    def add(self, ran_at: int, vector: Vector, weight: float = 1.0) -> None:
+        """Add counters of requests that ran at `ran_at`."""
+        held = self.by_length.get(ran_at)
+        if held is None:
+            self.by_length[ran_at] = vector * weight
+        elif weight == 1.0:
+            held += vector
+        else:
+            held += vector * weight
+
+    def scale(self, weight: float) -> None:
+        """Discount everything."""
+        self.by_length = {ran_at: vector * weight for ran_at, vector in self.by_length.items()}
+
+    def revealing(self, k: int) -> Vector:
+        """Return the sum over all requests that ran at `k` or longer: they all say what `k` would have done."""
+        total = np.zeros(self.layout.size)
+        for ran_at, vector in self.by_length.items():
+            if ran_at >= k:
+                total += vector
+        return total
+
+    @property
+    def requests(self) -> float:
+        """Requests behind it."""
+        n = self.layout.index["n"]
+        return float(sum(vector[n] for vector in self.by_length.values()))
+
+
+def merged(layout: Layout, piles: Iterable[tuple[Pile, float]]) -> Pile:
+    """Return the weighted sum of piles of one layout."""
+    total = Pile(layout)
+    for pile, weight in piles:
+        for ran_at, vector in pile.by_length.items():
+            total.add(ran_at, vector, weight)
+    return total
+
+
+def _product(a: str, b: str, order: Mapping[str, int]) -> str:
+    return f"{a}*{b}" if order[a] <= order[b] else f"{b}*{a}"

@@ -1,0 +1,45 @@
+"""Every constant of the decision, with its reason. Pure; read by all modules of `gateway.routing`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Constants of estimating, settling, probing and noticing a change. A rule's own thresholds go before them."""
+
+    half_life: float = 1800.0
+    """Seconds after which a statistic counts half."""
+    margin: float = 0.005
+    """An arm replaces the incumbent only if better by this share."""
+    optimism: float = 0.7
+    """Standard errors by which an arm without much data is taken to be better than it looks."""
+    settle_requests: int = 5
+    """Requests before a node may settle on a speculative arm."""
+    settle_plain_requests: int = 8
+    """The same for plain, whose error hides its own evidence."""
+    settle_plain_z: float = 1.64
+    """Separation asked for before settling on plain, in standard errors."""
+    settle_always: int = 60
+    """Requests after which a node settles on whatever looks best."""
+    switch_z: float = 2.0
+    """One-sided bound for replacing a settled incumbent, in standard errors; plus one per earlier switch."""
+    dwell: int = 20
+    """Requests that a settled incumbent stays at least."""
+    prior_sd: float = 0.4
+    """Per-request standard deviation of relative time assumed before anything is known."""
+    prior_sd_requests: float = 8.0
+    """How many requests that assumption weighs."""
+    task_sd: float = 0.3
+    """Standard deviation of relative time between tasks: how much other tasks say about this one."""
+    optimistic_acceptance: float = 0.85
+    """Acceptance per position assumed for an arm of which nothing is known."""
+    probe_max: float = 0.1
+    """Share of probes while an arm that the incumbent does not reveal may be better."""
+    probe_min: float = 0.005
+    """Share of probes otherwise."""
+    probe_z: float = 1.64
+    """Standard errors of that "may be"."""
+    lend_requests: float = 100.0
+    """What other temperatures and contexts of the same task may weigh together, in requests."""
