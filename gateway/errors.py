@@ -12,6 +12,7 @@ BreakevenError
 ├── UpstreamError         a backend answered with an error of its own: forwarded as it is
 ├── BackendUnreachable    no answer from a backend before the first byte
 ├── PolicyError           a policy file is wrong: carries `FILE:LINE:COL: …` diagnostics
+├── ArtefactError         a classifier artefact, taxonomy or label file is wrong
 ├── SettingsError         an environment variable or option is malformed: stops start-up
 └── StoreUnavailable      Redis or the database did not answer; never fails a request
 """
@@ -110,6 +111,10 @@ class PolicyError(BreakevenError):
     def __init__(self, diagnostics: list[str]) -> None:
         super().__init__("\n".join(diagnostics))
         self.diagnostics = diagnostics
+
+
+class ArtefactError(BreakevenError):
+    """A classifier artefact, its taxonomy or its training data cannot be used; the message names the file and field."""
 
 
 class SettingsError(BreakevenError):

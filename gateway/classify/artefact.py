@@ -1,0 +1,131 @@
+"""The versioned file that holds everything the classifier knows.
+
+Read by `Classifier.load`, written by `breakeven classifier train`. An uncompressed
+.npz of plain arrays (never pickles) and one JSON header. `hash` covers the header and all arrays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from gateway.classify.features import CUES, DENSE, CueTable
+from gateway.classify.taxonomy import Taxonomy, check_taxonomy
+from gateway.classify.tokens import PLANE, CharTables
+from gateway.errors import ArtefactError
+
+FORMAT: Final = 1
+DEFAULT: Final = Path(__file__).with_name("default.npz")
+MAX_BYTES: Final = 5 * 1024 * 1024
+
+
+class Header(msgspec.Struct):
+    """What the arrays mean."""
+
+    version: str
+    """Chosen when training; shown by `inspect` and named by policies through the file."""
+    taxonomy: Taxonomy
+    bits: int
+    temperature: float
+    format: int = FORMAT
+    cues: tuple[str, ...] = CUES
+    training: dict[str, Any] = {}
+    """Rows, families, seed and held-out figures of the training run."""
+
+
+class Artefact(msgspec.Struct):
+    """A trained classifier. Weight arrays are (rows, tasks)."""
+
+    header: Header
+    hashed: npt.NDArray[np.float16]
+    dense: npt.NDArray[np.float32]
+    bias: npt.NDArray[np.float32]
+    chars: CharTables
+    cue_table: CueTable
+    hash: str = ""
+
+
+def _arrays(artefact: Artefact) -> dict[str, npt.NDArray[Any]]:
+    return {
+        "hashed": artefact.hashed,
+        "dense": artefact.dense,
+        "bias": artefact.bias,
+        "folded": artefact.chars.folded.astype(np.uint32),
+        "kind": artefact.chars.kind,
+        "cue_slot": artefact.cue_table.slot,
+        "cue_key": artefact.cue_table.key,
+        "cue_class": artefact.cue_table.cue,
+    }
+
+
+def _digest(header: bytes, arrays: dict[str, npt.NDArray[Any]]) -> str:
+    digest = hashlib.sha256(header)
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name}:{array.dtype.str}:{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def save_artefact(artefact: Artefact, path: Path) -> str:
+    """Write `artefact` and return its hash. Raises ArtefactError if it is over 5 MB or `path` is not writable."""
+    header = msgspec.json.encode(artefact.header)
+    arrays = _arrays(artefact)
+    size = sum(array.nbytes for array in arrays.values())
+    if size > MAX_BYTES - 16_384:
+        raise ArtefactError(f"{path}: {size} bytes; an artefact may have {MAX_BYTES}: use fewer bits or tasks")
+    digest = _digest(header, arrays)
+    try:
+        with path.open("wb") as file:
+            np.savez(file, header=np.frombuffer(header, dtype=np.uint8), hash=np.array(digest), **arrays)  # type: ignore[arg-type]  # savez's stub has a bool option among the keywords
+    except OSError as error:
+        raise ArtefactError(f"{path}: {error}") from error
+    return digest
+
+
+def load_artefact(path: Path) -> Artefact:
+    """Read and verify an artefact. Raises ArtefactError saying what is wrong with the file."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            raw = {name: file[name] for name in file.files}
+        header_bytes, digest = raw.pop("header").tobytes(), str(raw.pop("hash"))
+        header = msgspec.json.decode(header_bytes, type=Header)
+    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, msgspec.MsgspecError) as error:
+        raise ArtefactError(f"{path}: not a classifier artefact: {error}") from error
+    if header.format != FORMAT or header.cues != CUES:
+        raise ArtefactError(f"{path}: made for another version; run `breakeven classifier train` again")
+    tasks = len(check_taxonomy(header.taxonomy, str(path)).tasks)
+    _check_shapes(path, raw, 1 << header.bits, tasks)
+    if _digest(header_bytes, raw) != digest:
+        raise ArtefactError(f"{path}: hash mismatch: the file is damaged or was edited")
+    return Artefact(
+        header=header,
+        hashed=raw["hashed"],
+        dense=raw["dense"],
+        bias=raw["bias"],
+        chars=CharTables(raw["folded"].astype(np.uint64), raw["kind"]),
+        cue_table=CueTable(raw["cue_slot"], raw["cue_key"], raw["cue_class"]),
+        hash=digest,
+    )
+
+
+def _check_shapes(path: Path, raw: dict[str, npt.NDArray[Any]], rows: int, tasks: int) -> None:
+    expected: dict[str, tuple[int, ...]] = {
+        "hashed": (rows, tasks),
+        "dense": (DENSE, tasks),
+        "bias": (tasks,),
+        "folded": (PLANE,),
+        "kind": (PLANE,),
+        "cue_slot": (1 << 16,),
+    }
+    for name, shape in expected.items():
+        if name not in raw or raw[name].shape != shape:
+            found = raw[name].shape if name in raw else None
+            raise ArtefactError(f"{path}: {name}: expected shape {shape}, found {found}")
+    if raw.keys() != {*expected, "cue_key", "cue_class"}:
+        raise ArtefactError(f"{path}: unexpected arrays: {', '.join(sorted(raw))}")

@@ -1,0 +1,120 @@
+"""Turns capped text into token hashes with a handful of numpy calls (used by `features` and to hash the lexicon).
+
+A token is a run of letters, digits and marks, or one punctuation character, or one ideograph. Hashes are polynomial in
+the normalised code points modulo 2^64, taken from prefix sums: no Python loop runs over characters or words.
+"""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Hashes = npt.NDArray[np.uint64]
+
+SPACE, WORD, PUNCT, IDEOGRAPH = 0, 1, 2, 3
+PLANE = 0x10000
+"""Code points at and above this one (emoji, rare ideographs) are folded into the last one below it."""
+_BASE = 0x9E3779B97F4A7C15  # odd, hence invertible modulo 2^64
+_MIX = np.uint64(0xD6E8FEB86659FD93)
+_SHIFT = np.uint64(32)
+_BIGRAM = np.uint64(0xA24BAED4963EE407)
+_CODEC = "utf-32-le" if sys.byteorder == "little" else "utf-32-be"
+_IDEOGRAPHIC = ((0x3040, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x0E00, 0x0E7F))
+
+
+@dataclass(frozen=True, slots=True)
+class CharTables:
+    """What each code point below `PLANE` folds to, and its class."""
+
+    folded: npt.NDArray[np.uint64]
+    kind: npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Token hashes of one text; `start` holds each token's first character."""
+
+    unigrams: Hashes
+    bigrams: Hashes
+    start: npt.NDArray[np.intp]
+    prefix: Hashes
+    """Prefix sums for n-grams of characters."""
+
+
+def _fold(code: int) -> tuple[int, int]:
+    char = chr(code)
+    category = unicodedata.category(char)
+    if any(low <= code <= high for low, high in _IDEOGRAPHIC):
+        return code, IDEOGRAPH
+    if category[0] in "ZC":
+        return 0, SPACE
+    if category[0] == "N":
+        return ord("0"), WORD
+    base = unicodedata.normalize("NFKD", char)[0].casefold()
+    return ord(base[0]) if ord(base[0]) < PLANE else code, WORD if category[0] in "LM" else PUNCT
+
+
+def build_char_tables() -> CharTables:
+    """Fold case, accents and widths and classify all code points of the basic plane (slow: done when training)."""
+    rows = np.array([_fold(code) for code in range(PLANE)], dtype=np.uint64)
+    rows[PLANE - 1] = (PLANE - 1, PUNCT)
+    return CharTables(folded=rows[:, 0] + np.uint64(1), kind=rows[:, 1].astype(np.uint8))
+
+
+def powers(count: int) -> tuple[Hashes, Hashes]:
+    """Return the base's first `count` powers and their inverses modulo 2^64."""
+    base = np.full(count, _BASE, dtype=np.uint64)
+    inverse = np.full(count, pow(_BASE, -1, 1 << 64), dtype=np.uint64)
+    base[0] = inverse[0] = 1
+    return np.cumprod(base), np.cumprod(inverse)
+
+
+class Tokenizer:
+    """Hashes texts of up to `limit` characters; longer ones are cut."""
+
+    def __init__(self, tables: CharTables, limit: int) -> None:
+        self.limit = limit
+        self._folded = tables.folded
+        self._kind = tables.kind
+        self._power, self._inverse = powers(limit + 1)
+
+    def hash(self, text: str) -> Tokens:
+        """Return the hashes of `text`'s tokens."""
+        codes = np.frombuffer(text[: self.limit].encode(_CODEC, "surrogatepass"), dtype=np.uint32)
+        codes = np.minimum(codes, PLANE - 1)
+        size = len(codes)
+        kind = self._kind[codes]
+        prefix = np.zeros(size + 1, dtype=np.uint64)
+        np.cumsum(self._folded[codes] * self._power[:size], out=prefix[1:])
+        edge = np.empty(size + 1, dtype=bool)
+        edge[0] = edge[-1] = True
+        np.not_equal(kind[1:], kind[:-1], out=edge[1:-1])
+        edge[:-1] |= kind >= PUNCT
+        bounds = np.flatnonzero(edge)
+        start, end = bounds[:-1], bounds[1:]
+        kept = kind[start] != SPACE
+        start, end = start[kept], end[kept]
+        unigrams = mix((prefix[end] - prefix[start]) * self._inverse[start])
+        bigrams = mix(unigrams[:-1] * _BIGRAM + unigrams[1:])
+        return Tokens(unigrams, bigrams, start, prefix)
+
+    def char_grams(self, tokens: Tokens, begin: int, stop: int, order: int) -> Hashes:
+        """Return the hashes of the `order`-grams of characters that lie in `begin:stop`."""
+        last = stop - order
+        if last < begin:
+            return np.empty(0, dtype=np.uint64)
+        prefix = tokens.prefix
+        grams = (prefix[begin + order : stop + 1] - prefix[begin : last + 1]) * self._inverse[begin : last + 1]
+        return mix(grams + np.uint64(order))
+
+
+def mix(values: Hashes) -> Hashes:
+    """Spread each hash's information over its high bits."""
+    mixed = values ^ (values >> _SHIFT)
+    mixed *= _MIX
+    mixed ^= mixed >> _SHIFT
+    return mixed
