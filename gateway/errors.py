@@ -14,7 +14,8 @@ BreakevenError
 ├── PolicyError           a policy file is wrong: carries `FILE:LINE:COL: …` diagnostics
 ├── ArtefactError         a classifier artefact, taxonomy or label file is wrong
 ├── SettingsError         an environment variable or option is malformed: stops start-up
-└── StoreUnavailable      Redis or the database did not answer; never fails a request
+├── StoreUnavailable      Redis or the database did not answer; never fails a request
+└── StoreRefused          a store answered, and will never take this value
 """
 
 from __future__ import annotations
@@ -123,3 +124,7 @@ class SettingsError(BreakevenError):
 
 class StoreUnavailable(BreakevenError):
     """Redis or the database did not answer."""
+
+
+class StoreRefused(BreakevenError):
+    """A store answered, and will never take this value: trying again is useless."""

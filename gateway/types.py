@@ -1,6 +1,6 @@
-"""The structs that the request's path hands from step to step (api → classify → policy → routing → backends → recorder).
+"""The structs that a request's path hands from step to step (api → classify → policy → routing → backends → recorder).
 
-No behaviour beyond parsing and formatting of names; no I/O. Times are seconds; `*_at` are Unix times, the others durations.
+No behaviour beyond parsing and formatting of names; no I/O. Times are seconds; `*_at` are Unix times, others durations.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Arm(msgspec.Struct, frozen=True, order=True):
 
     @classmethod
     def parse(cls, name: str, backend: str | None = None) -> Arm:
-        """Read `<backend>/<label>`, or a label alone where `backend` is given. Raises ValueError saying what was expected."""
+        """Read `<backend>/<label>`, or a label alone where `backend` is given. Raises ValueError with the form expected."""
         where, slash, label = name.rpartition("/")
         if not slash:
             where = backend or ""
@@ -91,6 +91,12 @@ class GenerateRequest(msgspec.Struct):
     """`x-breakeven-debug: 1`: leave `metrics` in the response."""
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     """Request headers in lower case that a policy may look at (`x-*` and `user-agent`; never credentials)."""
+    raw: bytes = b""
+    """The client's bytes, of which `body` is the decoded form: forwarded without encoding them again where possible."""
+    speculation: Speculation | None = None
+    """The client's own `speculation`, where its key may set it."""
+    record_id: str = ""
+    """Unique id of the record: `request_id` unless a client sends the same one twice."""
 
 
 class Classification(msgspec.Struct, frozen=True):
@@ -100,7 +106,7 @@ class Classification(msgspec.Struct, frozen=True):
     confidence: float
     source: Literal["declared", "signal", "text", "fallback"]
     signals: dict[str, Any] = {}
-    """Named facts about the request (JSON values): `tools`, `response_format`, `language`, `chars`, `copy_overlap`, …"""
+    """Named facts about the request (JSON values): `tools`, `response_format`, `language`, `copy_overlap`, …"""
     micros: float = 0.0
 
 
@@ -118,9 +124,8 @@ class CellKey(msgspec.Struct, frozen=True, order=True):
 
     def encode(self) -> str:
         """One line without spaces, for Redis keys and JSON."""
-        return "|".join(
-            (self.backend, self.epoch, self.method, str(self.k), self.task, self.temperature, self.context, str(self.load))
-        )
+        where = (self.backend, self.epoch, self.method, str(self.k))
+        return "|".join((*where, self.task, self.temperature, self.context, str(self.load)))
 
     @classmethod
     def decode(cls, text: str) -> CellKey:
@@ -152,6 +157,10 @@ class BackendState(msgspec.Struct, frozen=True):
     waiting: int = 0
     detail: str = ""
     """Why it is not healthy."""
+    version: str = ""
+    """Version of the engine behind it, where it says."""
+    draft: str = ""
+    """The draft model it has loaded, where it says."""
 
 
 class Decision(msgspec.Struct):
@@ -159,7 +168,7 @@ class Decision(msgspec.Struct):
 
     arm: Arm
     reason: str
-    """One ASCII line for the header: `speculative engine/ngram-k4: a 2.91 > 1 + 0.00 + 0.21 (412 rounds, gain 2.4x)`."""
+    """One ASCII line: `speculative engine/ngram-k4: a 2.91 > 1 + 0.00 + 0.21 (412 rounds, gain 2.4x)`."""
     state: str
     """`ok`, `no_data`, `stale`, `probe`, `holdout`, `forced`, `veto`, `p99`, `policy`, `fallback`."""
     rule: str
@@ -242,3 +251,5 @@ class RequestRecord(msgspec.Struct):
     conversation: str = ""
     """Keyed hash of the conversation, for stickiness and holdout."""
     signals: dict[str, Any] = msgspec.field(default_factory=dict)
+    end_user: str = ""
+    """Keyed hash of OpenAI's `safety_identifier` or `user`; empty where neither was sent."""
