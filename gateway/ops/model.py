@@ -1,0 +1,98 @@
+"""What the operations page and `breakeven report` show. Filled by `collect`, read by `render` and scripts."""
+
+from __future__ import annotations
+
+import msgspec
+
+MIN_P99 = 299
+"""Below this many requests no distribution-free 95 % bound on p99 exists, and none is shown."""
+
+
+class PathSums(msgspec.Struct, omit_defaults=True):
+    """Σ over the requests of one task on one path within the window. Seconds."""
+
+    requests: int = 0
+    errors: int = 0
+    tokens: int = 0
+    """Output tokens."""
+    rounds: int = 0
+    accepted: int = 0
+    zero_rounds: int = 0
+    undrafted: int = 0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    plain_s: float = 0.0
+    """Σ time of undrafted steps."""
+    step_tokens: int = 0
+    """Tokens emitted by decode steps: what Σ time belongs to."""
+    expected_plain_s: float = 0.0
+    """Σ step tokens × T_plain at each request's own load: what plain decoding would have taken."""
+    expected_round_plain_s: float = 0.0
+    """Σ rounds × T_plain at each request's own load."""
+    tpot_p50_s: float | None = None
+    tpot_p99_s: float | None = None
+    tpot_max_s: float | None = None
+    tpot_requests: int = 0
+    """Requests behind the quantiles."""
+    ttft_p50_s: float | None = None
+    ttft_p99_s: float | None = None
+
+
+class TaskFigures(msgspec.Struct):
+    """One task (or all of them): figures of `breakeven demo --json`, and the decision in force. Null: unknown."""
+
+    task: str
+    requests: int = 0
+    errors: int = 0
+    tokens: int = 0
+    requests_plain: int = 0
+    requests_spec: int = 0
+    rounds: int = 0
+    drafted_share: float | None = None
+    """Rounds among all decode steps of speculative requests."""
+    a: float | None = None
+    z: float | None = None
+    alpha: float | None = None
+    beta: float | None = None
+    break_even: float | None = None
+    gain: float | None = None
+    gain_low: float | None = None
+    gain_high: float | None = None
+    tpot_p50_plain_ms: float | None = None
+    tpot_p50_spec_ms: float | None = None
+    tpot_p99_plain_ms: float | None = None
+    tpot_p99_spec_ms: float | None = None
+    tpot_max_plain_ms: float | None = None
+    tpot_max_spec_ms: float | None = None
+    ttft_p50_plain_ms: float | None = None
+    ttft_p50_spec_ms: float | None = None
+    path: str = ""
+    """The path that the next ordinary request of this task takes; empty where nothing is known."""
+    arm: str = ""
+    state: str = ""
+    reason: str = ""
+
+
+class Health(msgspec.Struct):
+    """One store or backend."""
+
+    name: str
+    ok: bool
+    detail: str = ""
+
+
+class Report(msgspec.Struct):
+    """Everything on the page."""
+
+    generated_at: float
+    """Unix time."""
+    since_s: float
+    """Length of the window, seconds back from `generated_at`."""
+    tasks: list[TaskFigures]
+    totals: TaskFigures
+    health: list[Health] = msgspec.field(default_factory=list)
+    model: str = ""
+    policy: str = ""
+    """The policy's content hash."""
+    source: str = ""
+    """Where the figures were read from, for whoever wants to check them."""

@@ -1,0 +1,208 @@
+"""A report as a page, a live fragment, text, JSON or CSV. Called by `gateway/api/ops.py` and `cli/report.py`."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from importlib import resources
+
+import jinja2
+import msgspec
+
+from gateway.ops.model import MIN_P99, Report, TaskFigures
+from gateway.ops.window import WINDOWS, window_name
+
+DASH = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """The break-even bar, in per cent of its width."""
+
+    fill: float
+    mark: float
+    verdict: str
+
+
+def verdict(task: TaskFigures) -> str:
+    """Return `win`, `lose`, `level` (an interval that holds 1) or nothing where no gain is known."""
+    if task.gain is None:
+        return ""
+    low = task.gain if task.gain_low is None else task.gain_low
+    high = task.gain if task.gain_high is None else task.gain_high
+    return "win" if low > 1 else "lose" if high < 1 else "level"
+
+
+def bar(task: TaskFigures) -> Bar | None:
+    """Return the break-even bar of a task, None where a or the break-even length is unknown."""
+    if task.a is None or task.break_even is None:
+        return None
+    scale = 92 / max(task.a, task.break_even, 1e-9)
+    side = "win" if task.a > task.break_even else "lose"
+    return Bar(round(task.a * scale, 1), round(task.break_even * scale, 1), side)
+
+
+def headline(report: Report) -> str:
+    """Return the one sentence that says whether speculation pays, and where."""
+    wins = [t.task for t in report.tasks if verdict(t) == "win"]
+    loses = [t.task for t in report.tasks if verdict(t) == "lose"]
+    if not wins and not loses:
+        return "Nothing measured yet says whether speculation pays" if report.tasks else "No traffic in this window"
+    if not loses:
+        return f"Speculation pays on {_listed(wins)}"
+    if not wins:
+        return f"Speculation loses on {_listed(loses)}"
+    return f"Speculation pays on {_listed(wins)}, and loses on {_listed(loses)}"
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """Return a figure, or a dash where it is unknown."""
+    return DASH if value is None else f"{value:.{digits}f}"
+
+
+def times(value: float | None) -> str:
+    """Return a gain as `1.42×`."""
+    return DASH if value is None else f"{value:.2f}×"
+
+
+def percent(value: float | None) -> str:
+    """Return a share in per cent."""
+    return DASH if value is None else f"{value:.0%}"
+
+
+def milliseconds(value: float | None) -> str:
+    """Return milliseconds with the digits that matter."""
+    return DASH if value is None else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def both(plain: float | None, spec: float | None) -> str:
+    """Return milliseconds on the two paths, plain first."""
+    return DASH if plain is None and spec is None else f"{milliseconds(plain)} → {milliseconds(spec)}"
+
+
+def interval(task: TaskFigures) -> str:
+    """Return the gain's 95 % interval, or nothing."""
+    if task.gain_low is None or task.gain_high is None:
+        return ""
+    return f"[{task.gain_low:.2f}–{task.gain_high:.2f}]"
+
+
+def utc(at: float) -> str:
+    """Return a Unix time as UTC, to the second."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.ChoiceLoader(
+            [jinja2.PackageLoader("gateway.ops"), jinja2.PackageLoader("gateway.ops", "static")]
+        ),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+    )
+    environment.filters |= {
+        "number": number,
+        "times": times,
+        "percent": percent,
+        "both": both,
+        "interval": interval,
+        "utc": utc,
+        "window": window_name,
+        "bar": bar,
+        "verdict": verdict,
+    }
+    return environment
+
+
+@cache
+def static_file(name: str) -> bytes:
+    """Return a file of the page (`ops.css`, `ops.js`, `icon.svg`). Raises FileNotFoundError."""
+    return resources.files("gateway.ops").joinpath("static", name).read_bytes()
+
+
+def to_live(report: Report) -> str:
+    """Return the part of the page that changes."""
+    return _environment().get_template("live.html").render(report=report, headline=headline(report))
+
+
+def to_page(report: Report, *, standalone: bool = False) -> str:
+    """Return the whole page; `standalone` has its style inside and no script, to keep or to send."""
+    return (
+        _environment()
+        .get_template("ops.html")
+        .render(
+            report=report,
+            headline=headline(report),
+            standalone=standalone,
+            windows=WINDOWS,
+            since=window_name(report.since_s),
+            min_p99=MIN_P99,
+        )
+    )
+
+
+def to_json(report: Report) -> bytes:
+    """Return the report as JSON; the field names are those of `breakeven demo --json`."""
+    return msgspec.json.encode(report)
+
+
+def to_csv(report: Report) -> str:
+    """Return one line per task and one for all; unknown figures are empty."""
+    out = io.StringIO()
+    names = [field.name for field in msgspec.structs.fields(TaskFigures)]
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    for task in [*report.tasks, report.totals]:
+        writer.writerow([_cell(getattr(task, name)) for name in names])
+    return out.getvalue()
+
+
+def _cell(value: object) -> object:
+    """Return a CSV cell; text that a spreadsheet would run as a formula is quoted."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        return f"'{value}"
+    return "" if value is None else value
+
+
+def to_text(report: Report) -> str:
+    """Return a table for a terminal or a mail."""
+    head = ("task", "requests", "a", "1+α+β", "gain", "z", "α", "β", "TPOT p50 ms", "p99 ms", "decision")
+    rows = [head, *(_text_row(t) for t in [*report.tasks, report.totals])]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(head))]
+    lines = [f"Breakeven, latest {window_name(report.since_s)} up to {utc(report.generated_at)}", headline(report), ""]
+    for row in rows:
+        cells = [
+            cell.ljust(w) if at in (0, 10) else cell.rjust(w)
+            for at, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    lines += ["", *(f"{t.task}: {t.reason}" for t in report.tasks if t.reason)]
+    bad = [f"{part.name}: {part.detail or 'not ok'}" for part in report.health if not part.ok]
+    return "\n".join([*lines, *bad, f"p99 needs {MIN_P99} requests; {report.source}".rstrip("; ")]) + "\n"
+
+
+def _text_row(t: TaskFigures) -> tuple[str, ...]:
+    return (
+        t.task,
+        str(t.requests),
+        number(t.a),
+        number(t.break_even),
+        f"{times(t.gain)} {interval(t)}".rstrip(),
+        percent(t.z),
+        number(t.alpha),
+        number(t.beta),
+        both(t.tpot_p50_plain_ms, t.tpot_p50_spec_ms),
+        both(t.tpot_p99_plain_ms, t.tpot_p99_spec_ms),
+        f"{t.path} {t.arm}".strip() or "no data",
+    )
