@@ -1,0 +1,101 @@
+"""Discounted counters in the order in which the decision needs them. Filled by `build_snapshot` and the simulator."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gateway.routing.stats import Pile, Vector, layout_of, merged
+from gateway.types import CellKey
+
+ALL = "*"
+"""Stands for every task."""
+Kind = tuple[str, str, str, str]
+"""(backend, task, temperature band, context band)."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """Measured times of one arm at one load: sums over requests, in seconds and tokens (discounted)."""
+
+    requests: float = 0.0
+    tokens: float = 0.0
+    seconds: float = 0.0
+    squares: float = 0.0
+    """Σ seconds²."""
+    cross: float = 0.0
+    """Σ seconds · tokens."""
+    tokens_squared: float = 0.0
+    ttft_requests: float = 0.0
+    ttft_s: float = 0.0
+
+    def add(self, counters: Mapping[str, int], weight: float, unit: float) -> None:
+        """Add the measured counters of `observe` (`unit` seconds each)."""
+        get = counters.get
+        self.requests += weight * get("mn", 0)
+        self.tokens += weight * get("mtok", 0)
+        self.seconds += weight * get("mt", 0) * unit
+        self.squares += weight * get("mtt", 0) * unit * unit
+        self.cross += weight * get("mxt", 0) * unit
+        self.tokens_squared += weight * get("mxx", 0)
+        self.ttft_requests += weight * get("wn", 0)
+        self.ttft_s += weight * get("wt", 0) * unit
+
+    def scale(self, weight: float) -> None:
+        """Discount everything."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) * weight)
+
+
+class Book:
+    """All counters of the current epoch of each backend."""
+
+    def __init__(self, lengths: Mapping[tuple[str, str], Iterable[int]]) -> None:
+        """`lengths`: the draft lengths of each (backend, method) whose views are kept."""
+        self._lengths = {where: tuple(sorted(set(ks))) for where, ks in lengths.items()}
+        self.piles: dict[Kind, dict[str, Pile]] = defaultdict(dict)
+        self.totals: dict[str, dict[str, Pile]] = defaultdict(dict)
+        """Over all tasks, by backend and method."""
+        self.measured: dict[CellKey, Measured] = {}
+        self.requests: dict[Kind, float] = defaultdict(float)
+        """Requests of a kind, whatever arm they took."""
+        self.loads: dict[Kind, set[int]] = defaultdict(set)
+
+    def add(self, key: CellKey, counters: Mapping[str, int], weight: float, unit: float) -> None:
+        """Add one bucket of one cell."""
+        kind: Kind = (key.backend, key.task, key.temperature, key.context)
+        self.requests[kind] += weight * counters.get("n", 0)
+        self.loads[kind].add(key.load)
+        if "mn" in counters or "wn" in counters:
+            self.measured.setdefault(key, Measured()).add(counters, weight, unit)
+        if key.k > 0:
+            layout = layout_of(self._lengths.get((key.backend, key.method), ()))
+            self.add_vector(kind, key.method, key.k, layout.vector(counters), weight)
+
+    def add_vector(self, kind: Kind, method: str, k: int, vector: Vector, weight: float = 1.0) -> None:
+        """Add counters that are a vector already."""
+        layout = layout_of(self._lengths.get((kind[0], method), ()))
+        for place in (self.piles[kind], self.totals[kind[0]]):
+            if method not in place:
+                place[method] = Pile(layout)
+            place[method].add(k, vector, weight)
+
+    def pile(self, kind: Kind, lend: float) -> dict[str, Pile]:
+        """Return the kind's own counters with those of the task's other bands, which weigh `lend` requests at most."""
+        backend, task, _, _ = kind
+        own = self.piles.get(kind, {})
+        siblings = [
+            self.piles[k] for k in self.piles if k != kind and k[0] == backend and (k[1] == task or task == ALL)
+        ]
+        result = {}
+        for method in {*own, *(m for piles in siblings for m in piles)}:
+            others = [piles[method] for piles in siblings if method in piles]
+            lent = sum(pile.requests for pile in others)
+            weight = min(1.0, lend / lent) if lent > 0 else 0.0
+            mine = [(own[method], 1.0)] if method in own else []
+            parts = mine + [(pile, weight) for pile in others]
+            result[method] = (
+                parts[0][0] if len(parts) == 1 and parts[0][1] == 1.0 else merged(parts[0][0].layout, parts)
+            )
+        return result

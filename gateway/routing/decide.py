@@ -1,0 +1,93 @@
+"""Snapshot, rule and load → the arm that one request takes, with the reason. Pure and fast (memory only).
+
+Order: hard vetoes, the client's wish and the rule, the p99 guard, holdout, then the lowest expected time per token,
+then probes. Called by `gateway.serve` for every request, by `breakeven policy explain` and by the simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine.messages import Adaptive, Speculation
+from gateway.policy.schema import Rule
+from gateway.routing import reasons
+from gateway.routing.choose import choose, preferred
+from gateway.routing.options import Ask, Option, forced_by, load_of, option_of, servable
+from gateway.routing.snapshot import Snapshot
+from gateway.types import PLAIN, BackendState, Classification, Decision, GenerateRequest
+
+
+def decide(
+    request: GenerateRequest,
+    classification: Classification,
+    rule: Rule,
+    snapshot: Snapshot,
+    backends: Mapping[str, BackendState],
+    *,
+    prompt_tokens: int,
+    draw: float,
+    policy: str,
+    conversation: str = "",
+) -> Decision:
+    """Return the decision for one request; `draw` is uniform in [0, 1) from a keyed hash of the request.
+
+    Raises InvalidRequest where no backend could ever serve it (window, tools), NotFound for a forced arm that does not
+    exist, Unavailable where no arm can answer now.
+    """
+    ask = Ask(request, classification.task, rule, snapshot, backends, prompt_tokens, draw, conversation)
+    vetoes: list[str] = []
+    arms = servable(ask, vetoes)
+    forced = forced_by(ask, arms)
+    options = [option_of(ask, arm) for arm in forced or arms]
+    choice = choose(ask, options, forced=forced is not None)
+    chosen, state, text = choice.option, choice.state, choice.text
+    if vetoes and state in ("ok", "no_data", "policy") and len({option.arm.path for option in options}) == 1:
+        state, text = "veto", f"veto {vetoes[0]}; {text}"
+    incumbent = preferred(options, rule)
+    return Decision(
+        arm=chosen.arm,
+        reason=reasons.line(chosen.arm, text),
+        state=state,
+        rule=rule.name,
+        policy=policy,
+        numbers=_numbers(chosen, options),
+        vetoes=vetoes,
+        speculation=_speculation(chosen, options, state),
+        load=load_of(chosen.state),
+        plain_s=chosen.node.evidence.plain_s,
+        propensity=choice.propensity,
+        incumbent="" if incumbent.arm == chosen.arm else str(incumbent.arm),
+    )
+
+
+def _numbers(chosen: Option, options: list[Option]) -> dict[str, Any]:
+    """Return the numbers of the arm taken (of the best speculative one where plain is taken) and what was on offer."""
+    shown = chosen
+    if chosen.arm.k == 0:
+        rivals = [o for o in options if o.arm.k > 0]
+        shown = min(rivals, key=lambda o: o.estimate.r) if rivals else chosen
+    numbers = reasons.numbers_of(shown.estimate)
+    numbers["of"] = str(shown.arm)
+    same = [o.arm.k for o in options if o.arm.backend == chosen.arm.backend and o.arm.method == chosen.arm.method]
+    numbers["offered"] = sorted(k for k in same if k)
+    return numbers
+
+
+def _speculation(chosen: Option, options: list[Option], state: str) -> Speculation | None:
+    """Return what a backend that switches per request is told; fixed paths get no in-flight control."""
+    arm = chosen.arm
+    if not chosen.state.per_request_switch:
+        return None
+    if arm.k == 0:
+        return Speculation(PLAIN, 0)
+    if not chosen.state.adaptive or state in ("forced", "holdout"):
+        return Speculation(arm.method, arm.k)
+    pairs = [
+        (o.arm.k, round(o.estimate.break_even, 4))
+        for o in options
+        if o.arm.method == arm.method and o.arm.backend == arm.backend and 0 < o.arm.k <= arm.k
+        if o.estimate.break_even is not None
+    ]
+    prior = chosen.node.priors.get(arm.method, [])[: arm.k]
+    return Speculation(arm.method, arm.k, Adaptive(sorted(pairs), prior) if pairs and prior else None)

@@ -1,0 +1,220 @@
+"""Live statistics → what the decision reads. Pure; called by `gateway.refresh` once a second and by the simulator.
+
+Everything that costs time is done here, so that `decide` only looks up: per kind of request and load a `Node` with the
+estimates of all arms, their differences, the incumbent and the share of probes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from engine.messages import CostTable
+from gateway.bands import CONTEXT_BANDS
+from gateway.histogram import LatencyCell
+from gateway.routing.book import ALL, Book, Kind
+from gateway.routing.costs import Costs, TableCosts
+from gateway.routing.estimates import ArmKey, Evidence, Prior, Setting, evidence_at
+from gateway.routing.observe import TIME_UNIT_S
+from gateway.routing.states import NodeState, advance, probe_share
+from gateway.routing.stats import Pile
+from gateway.routing.tuning import Tuning
+from gateway.types import Arm, CellKey
+
+TYPICAL_CONTEXT = dict(zip(CONTEXT_BANDS, (300, 1200, 4500, 18000, 48000), strict=True))
+"""Tokens that stand for a context band where costs are looked up."""
+NodeKey = tuple[str, str, str, str, int]
+"""(backend, task, temperature band, context band, load band)."""
+
+
+class Bucket(msgspec.Struct, frozen=True):
+    """The counters of one cell in one minute, as merged over all gateways by Redis."""
+
+    minute: int
+    """Unix time // 60."""
+    key: CellKey
+    counters: dict[str, int]
+
+
+@dataclass(slots=True)
+class Node:
+    """What is known of one kind of request at one load."""
+
+    evidence: Evidence
+    state: NodeState
+    probe_share: float
+    probe_arms: list[ArmKey]
+    priors: dict[str, list[float]] = field(default_factory=dict)
+    """Acceptance by draft position, per method, for the in-flight controller."""
+    requests: float = 0.0
+    """Requests of this kind (discounted), as of the snapshot."""
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """What `decide` reads. Nodes that no refresh foresaw are made on first use and kept."""
+
+    made_at: float
+    stale: bool
+    book: Book
+    costs: Mapping[str, Costs]
+    offered: Mapping[str, Sequence[ArmKey]]
+    """By backend: the speculative arms that are compared."""
+    epochs: Mapping[str, str]
+    tuning: Tuning
+    nodes: dict[NodeKey, Node] = field(default_factory=dict)
+    history: tuple[LatencyCell, ...] = ()
+
+    def node(self, key: NodeKey) -> Node:
+        """Return the node of a kind of request at a load band."""
+        found = self.nodes.get(key)
+        if found is None:
+            found = self.nodes[key] = make_node(self, key, None, 0.0)
+        return found
+
+
+def empty_snapshot(now: float = 0.0, *, stale: bool = False) -> Snapshot:
+    """Return a snapshot without any statistics, for a gateway that has just started."""
+    return build_snapshot((), {}, now=now, stale=stale)
+
+
+def build_snapshot(
+    buckets: Iterable[Bucket],
+    costs: Mapping[str, CostTable],
+    *,
+    now: float,
+    history: Iterable[LatencyCell] = (),
+    stale: bool = False,
+    previous: Snapshot | None = None,
+    arms: Mapping[str, Sequence[Arm]] | None = None,
+    epochs: Mapping[str, str] | None = None,
+    tuning: Tuning | None = None,
+) -> Snapshot:
+    """Return the snapshot at `now` (Unix seconds).
+
+    `previous` carries each node's state on. `arms` are the arms on offer per backend (default: all that costs or
+    statistics name), `epochs` the backends' present epochs (default: that of the newest bucket); others are left out.
+    """
+    tuning = tuning or Tuning()
+    buckets = list(buckets)
+    current = dict(_newest_epochs(buckets))
+    current.update(epochs or {})
+    live = [bucket for bucket in buckets if current.get(bucket.key.backend) == bucket.key.epoch]
+    offered = _offered(live, costs, arms)
+    book = Book(_lengths(live, offered))
+    for bucket in live:
+        age = max(0.0, now - 60.0 * bucket.minute)
+        book.add(bucket.key, bucket.counters, 0.5 ** (age / tuning.half_life), TIME_UNIT_S)
+    views: dict[str, Costs] = {name: TableCosts(table) for name, table in costs.items() if table.cells}
+    snapshot = Snapshot(now, stale, book, views, offered, current, tuning, history=tuple(history))
+    _fill(snapshot, previous)
+    return snapshot
+
+
+def make_node(
+    snapshot: Snapshot, key: NodeKey, before: Node | None, elapsed: float, context: float | None = None
+) -> Node:
+    """Return the node at `key`, its state advanced from `before`, which is `elapsed` seconds older."""
+    backend, task, temperature, band, load = key
+    tuning, book = snapshot.tuning, snapshot.book
+    kind: Kind = (backend, task, temperature, band)
+    offered = snapshot.offered.get(backend, ())
+    piles = book.pile(kind, tuning.lend_requests)
+    where = context if context is not None else TYPICAL_CONTEXT.get(band, TYPICAL_CONTEXT[CONTEXT_BANDS[0]])
+    setting = Setting(snapshot.costs.get(backend), load, where, tuning)
+    evidence = evidence_at(piles, offered, setting, _task_priors(book, kind, piles, offered, setting))
+    requests = book.requests.get(kind, 0.0)
+    state = before.state if before else NodeState()
+    fresh = requests - (before.requests * 0.5 ** (elapsed / tuning.half_life) if before else 0.0)
+    state = advance(state, evidence, state.seen + max(0.0, fresh), tuning)
+    share, arms = probe_share(state, evidence, tuning)
+    priors = {method: acceptance_by_position(pile) for method, pile in piles.items()}
+    return Node(evidence, state, share, arms, priors, requests)
+
+
+def acceptance_by_position(pile: Pile) -> list[float]:
+    """Return the share of draft tokens accepted at each position, given that all before were; empty without data."""
+    index = pile.layout.index
+    total = pile.revealing(1)
+    result: list[float] = []
+    for position in range(max(pile.layout.lengths, default=0)):
+        if f"pt{position}" not in index:
+            break
+        trials, passed = float(total[index[f"pt{position}"]]), float(total[index[f"ps{position}"]])
+        if trials <= 0:
+            break
+        near = result[-1] if result else 0.6
+        result.append((passed + 2.0 * near) / (trials + 2.0))
+    return [round(p, 4) for p in result]
+
+
+def _fill(snapshot: Snapshot, previous: Snapshot | None) -> None:
+    old = previous.nodes if previous else {}
+    elapsed = max(0.0, snapshot.made_at - previous.made_at) if previous else 0.0
+    wanted: set[NodeKey] = {key for key in old if key[0] in snapshot.offered}
+    for kind, loads in snapshot.book.loads.items():
+        wanted.update((*kind, load) for load in loads)
+    for key in wanted:
+        snapshot.nodes[key] = make_node(snapshot, key, old.get(key), elapsed)
+
+
+def _task_priors(
+    book: Book, kind: Kind, own: Mapping[str, Pile], offered: Sequence[ArmKey], setting: Setting
+) -> dict[ArmKey, Prior]:
+    """Return what the other tasks of the backend say about each arm here."""
+    priors: dict[ArmKey, Prior] = {}
+    totals = book.totals.get(kind[0], {})
+    for method, k in offered:
+        pile = totals.get(method)
+        if pile is None or k not in pile.layout.lengths or kind[1] == ALL:
+            continue
+        index = pile.layout.index
+        others = pile.revealing(k)
+        if method in own:
+            others = others - own[method].revealing(k)
+        tokens, n = float(others[index["t"]]), float(others[index["vn"]])
+        rounds, undrafted = float(others[index[f"r{k}"]]), float(others[index[f"u{k}"]])
+        ratios = setting.ratios(method, float(others[index[f"d{k}"]]) / rounds if rounds > 0 else k)
+        if ratios is None or tokens <= 0 or n <= 0.5:
+            continue
+        r = ((1 + sum(ratios)) * rounds + undrafted) / tokens
+        sd = math.hypot(setting.tuning.task_sd, setting.tuning.prior_sd / math.sqrt(n))
+        priors[method, k] = Prior(max(1e-3, r), sd)
+    return priors
+
+
+def _newest_epochs(buckets: Sequence[Bucket]) -> dict[str, str]:
+    newest: dict[str, tuple[int, str]] = {}
+    for bucket in buckets:
+        backend = bucket.key.backend
+        newest[backend] = max(newest.get(backend, (-1, "")), (bucket.minute, bucket.key.epoch))
+    return {backend: epoch for backend, (_, epoch) in newest.items()}
+
+
+def _offered(
+    buckets: Sequence[Bucket], costs: Mapping[str, CostTable], arms: Mapping[str, Sequence[Arm]] | None
+) -> dict[str, list[ArmKey]]:
+    found: dict[str, set[ArmKey]] = defaultdict(set)
+    for name, table in costs.items():
+        found[name].update((cell.method, cell.k) for cell in table.cells if cell.k > 0)
+    for bucket in buckets:
+        if bucket.key.k > 0:
+            found[bucket.key.backend].add((bucket.key.method, bucket.key.k))
+    for name, listed in (arms or {}).items():
+        found[name] = {(arm.method, arm.k) for arm in listed if arm.k > 0}
+    return {name: sorted(keys) for name, keys in found.items()}
+
+
+def _lengths(buckets: Sequence[Bucket], offered: Mapping[str, Sequence[ArmKey]]) -> dict[tuple[str, str], set[int]]:
+    lengths: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for backend, keys in offered.items():
+        for method, k in keys:
+            lengths[backend, method].add(k)
+    for bucket in buckets:
+        if bucket.key.k > 0:
+            lengths[bucket.key.backend, bucket.key.method].add(bucket.key.k)
+    return lengths
