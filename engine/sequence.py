@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from engine.messages import EngineMetrics, Speculation
+
+if TYPE_CHECKING:
+    from engine.control import Controller
+    from engine.kv_cache import KVRow
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -79,3 +83,51 @@ class StepOutput:
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
     error: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request that waits or runs. The step thread alone touches it after `EngineCore.add`."""
+
+    request: GenerateRequest
+    controller: Controller
+    """Says which draft length the next step takes."""
+    arrived: float
+    """`time.perf_counter()` of `add`."""
+    tokens: list[int]
+    """Prompt and output; the keys and values of the last one are not computed yet."""
+    num_prompt: int
+    kv: KVRow | None = None
+    """None while waiting."""
+    cached_prompt_tokens: int = 0
+    prefilled: bool = False
+    """Whether the first token has been produced."""
+    stalled: int = 0
+    """Times that younger requests were admitted before it."""
+
+    @property
+    def row(self) -> KVRow:
+        """The KV of a running sequence."""
+        if self.kv is None:
+            raise RuntimeError(f"{self.request_id} is not running")
+        return self.kv
+
+    @property
+    def request_id(self) -> str:
+        """The request's id."""
+        return self.request.request_id
+
+    @property
+    def num_output(self) -> int:
+        """Tokens generated so far."""
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def num_uncomputed(self) -> int:
+        """Tokens whose keys and values are missing: 1 while decoding, more while the prompt is being taken in."""
+        return len(self.tokens) - (self.kv.length if self.kv is not None else 0)
+
+    @property
+    def remaining(self) -> int:
+        """Output tokens still allowed."""
+        return self.request.sampling.max_tokens - self.num_output

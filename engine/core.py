@@ -1,0 +1,264 @@
+"""The engine's step: schedule → propose → verify → accept → update. A step thread in `engine/server` drives it.
+
+Every request brings its own method and draft length; plain decoding is an empty draft. One packed forward pass serves
+plain rows, rounds of any length and prompt chunks together.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from engine.attention import RowInput
+from engine.config import EngineConfig
+from engine.control import Controller
+from engine.costs import CostModel, StepTiming
+from engine.detokenizer import Delivery, OutputStream
+from engine.errors import RequestRejected
+from engine.kv_cache import KVPool
+from engine.messages import CostTable
+from engine.model_runner import make_runner
+from engine.models import LoadedModel
+from engine.prefix_cache import KVMemory
+from engine.sampler import Draft, Mask, Sampler, SamplerState, Verdict
+from engine.scheduler import Plan, Scheduler
+from engine.sequence import GenerateRequest, Sequence, StepOutput
+from engine.spec_decode.metrics import RequestMetrics
+from engine.spec_decode.proposals import Proposals
+
+
+@dataclass(slots=True)
+class CoreStats:
+    """What `/v1/engine/info` and `/metrics` report of the core."""
+
+    running: int
+    waiting: int
+    kv_tokens_used: int
+    kv_tokens_total: int
+    profiled: bool
+    preemptions: int
+
+
+@dataclass(slots=True)
+class _Run:
+    """Everything that belongs to one request between `add` and its last output."""
+
+    sequence: Sequence
+    sampler: SamplerState
+    stream: OutputStream
+    metrics: RequestMetrics = field(default_factory=RequestMetrics)
+    accepted_prediction: int = 0
+    rejected_prediction: int = 0
+
+
+class EngineCore:
+    """Decodes many requests together. `add`, `abort`, `has_work`, `costs`, `stats` are thread-safe; `step` is not."""
+
+    def __init__(self, model: LoadedModel, config: EngineConfig, draft: LoadedModel | None = None) -> None:
+        """Raises ModelError where a model cannot be run exactly."""
+        self._model = model
+        self._config = config
+        self._runner = make_runner(model)
+        self._memory = KVMemory(KVPool(self._runner.kv_shape, config.kv_tokens), reuse=config.prefix_reuse)
+        self._scheduler = Scheduler(
+            self._memory,
+            max_batch=config.max_batch,
+            max_waiting=config.max_waiting,
+            prefill_chunk=config.prefill_chunk,
+            max_k=config.max_k,
+        )
+        self._proposals = Proposals(config, draft, vocab_size=model.vocab_size)
+        self._sampler = Sampler()
+        self._costs = CostModel()
+        self._runs: dict[str, _Run] = {}
+        self._lock = threading.Lock()
+        self._arriving: list[_Run] = []
+        self._leaving: set[str] = set()
+        self._seeded = 0
+
+    @property
+    def methods(self) -> list[str]:
+        """Speculation methods that a request may ask for."""
+        return self._proposals.methods
+
+    def add(self, request: GenerateRequest) -> None:
+        """Queue a request. Raises QueueFull, and RequestRejected where this process can never serve it."""
+        self._check(request)
+        with self._lock:
+            self._scheduler.check_room(self._scheduler.waiting + len(self._arriving), retry_after_s=1.0)
+            self._seeded += 1
+            seed = request.sampling.seed
+            sampling_seed = (self._config.seed << 32) + self._seeded if seed is None else seed
+            sequence = Sequence(
+                request=request,
+                controller=Controller(request.speculation.k, request.speculation.adaptive),
+                arrived=time.perf_counter(),
+                tokens=list(request.prompt_ids),
+                num_prompt=len(request.prompt_ids),
+            )
+            sampler = SamplerState(request.sampling, request.prompt_ids, sampling_seed)
+            stream = OutputStream(request.sampling, self._model.tokenizer, self._model.eos_ids)
+            self._arriving.append(_Run(sequence, sampler, stream))
+
+    def abort(self, request_id: str) -> None:
+        """End a request at the next step, wherever it is. Unknown and finished ids are ignored."""
+        with self._lock:
+            self._leaving.add(request_id)
+
+    def has_work(self) -> bool:
+        """Whether `step` would do anything."""
+        return bool(self._runs or self._arriving or self._leaving)
+
+    def costs(self) -> CostTable:
+        """Measured step costs."""
+        return self._costs.table()
+
+    def stats(self) -> CoreStats:
+        """Counts of this moment."""
+        return CoreStats(
+            running=len(self._scheduler.running),
+            waiting=self._scheduler.waiting + len(self._arriving),
+            kv_tokens_used=self._memory.used,
+            kv_tokens_total=self._memory.total,
+            profiled=self._costs.profiled,
+            preemptions=self._scheduler.preemptions,
+        )
+
+    def step(self) -> list[StepOutput]:
+        """Advance every scheduled sequence by one round and return what may be sent."""
+        outputs = self._take_in()
+        plan = self._scheduler.schedule()
+        if not plan:
+            return outputs
+        started = time.perf_counter()
+        drafts = self._propose(plan)
+        proposed = time.perf_counter()
+        verdicts = self._verify(plan, drafts)
+        timing = StepTiming(proposed - started, time.perf_counter() - proposed)
+        self._account(plan, drafts, timing)
+        return outputs + self._update(drafts, verdicts, timing)
+
+    def _check(self, request: GenerateRequest) -> None:
+        speculation = request.speculation
+        if speculation.k and speculation.method not in self.methods:
+            raise RequestRejected(
+                f"speculation.method: expected one of plain, {', '.join(self.methods)}, got {speculation.method!r}",
+                param="speculation.method",
+            )
+        if not 0 <= speculation.k <= self._config.max_k:
+            raise RequestRejected(
+                f"speculation.k: expected 0 to {self._config.max_k}, got {speculation.k}", param="speculation.k"
+            )
+        need = len(request.prompt_ids) + request.sampling.max_tokens + self._config.max_k
+        if need > self._memory.total:
+            raise RequestRejected(
+                f"the request needs {need} tokens of KV memory, this engine has {self._memory.total}",
+                param="max_tokens",
+                code="context_length_exceeded",
+            )
+
+    def _take_in(self) -> list[StepOutput]:
+        """Queue what has arrived, end what has been aborted."""
+        with self._lock:
+            arriving, self._arriving = self._arriving, []
+            leaving, self._leaving = self._leaving, set()
+            for run in arriving:
+                self._runs[run.sequence.request_id] = run
+                self._scheduler.add(run.sequence)
+        if not leaving:
+            return []
+        gone = self._scheduler.remove(lambda sequence: sequence.request_id in leaving)
+        return [self._end(self._runs[one.request_id], Delivery(finish_reason="abort")) for one in gone]
+
+    def _propose(self, plan: Plan) -> list[tuple[_Run, Draft]]:
+        """Draft for every decoding sequence; a prompt's last chunk gets an empty draft, to draw its first token."""
+        load = len(self._scheduler.running)
+        wants = []
+        for sequence in plan.decodes:
+            k = 0
+            if sequence.prefilled and sequence.request.speculation.k:
+                k = sequence.controller.next_k(load, len(sequence.tokens))
+            wants.append((sequence, self._runs[sequence.request_id].sampler, max(0, min(k, sequence.remaining - 1))))
+        drafts = self._proposals.propose(wants)
+        rows = [(self._runs[want[0].request_id], draft) for want, draft in zip(wants, drafts, strict=True)]
+        last = [sequence for sequence, take in plan.prefills if take == sequence.num_uncomputed]
+        return rows + [(self._runs[sequence.request_id], Draft([])) for sequence in last]
+
+    def _verify(self, plan: Plan, drafts: list[tuple[_Run, Draft]]) -> list[Verdict]:
+        """One forward pass over all rows, then the sampler's verdict on each draft."""
+        rows = []
+        for run, draft in drafts:
+            kv = run.sequence.row
+            rows.append(RowInput(kv, run.sequence.tokens[kv.length :] + draft.tokens, len(draft.tokens) + 1))
+        for sequence, take in plan.prefills:
+            kv = sequence.row
+            if take < sequence.num_uncomputed:
+                rows.append(RowInput(kv, sequence.tokens[kv.length : kv.length + take], 0))
+        logits = self._runner.forward(rows)
+        masks: list[Mask | None] = [None] * len(drafts)
+        return self._sampler.verify(
+            logits, [(run.sampler, draft, mask) for (run, draft), mask in zip(drafts, masks, strict=True)]
+        )
+
+    def _account(self, plan: Plan, drafts: list[tuple[_Run, Draft]], timing: StepTiming) -> None:
+        """Let the cost table see a step in which nothing but decoding happened."""
+        if plan.prefills or not drafts:
+            return
+        context = sum(len(run.sequence.tokens) for run, _ in drafts) // len(drafts)
+        ks = {len(draft.tokens) for _, draft in drafts}
+        methods = {run.sequence.request.speculation.method for run, draft in drafts if draft.tokens}
+        if len(ks) == 1 and len(methods) <= 1:
+            method = methods.pop() if methods else "plain"
+            self._costs.observe(batch=len(drafts), context=context, k=ks.pop(), method=method, timing=timing)
+
+    def _update(
+        self, drafts: list[tuple[_Run, Draft]], verdicts: list[Verdict], timing: StepTiming
+    ) -> list[StepOutput]:
+        """Append the emitted tokens, roll back the rejected ones, count, and end what is complete."""
+        outputs = []
+        batch = len(drafts)
+        for (run, draft), verdict in zip(drafts, verdicts, strict=True):
+            sequence = run.sequence
+            delivery = run.stream.push(verdict.tokens, verdict.logprobs)
+            emitted = verdict.tokens[: delivery.consumed]
+            accepted = min(verdict.accepted, len(emitted) - 1)
+            sequence.tokens.extend(emitted)
+            run.sampler.count(emitted)
+            sequence.row.truncate(len(sequence.tokens) - 1)
+            if sequence.prefilled:
+                run.metrics.record(drafted=len(draft.tokens), accepted=accepted, emitted=len(emitted), batch=batch)
+                run.metrics.charge(drafted=len(draft.tokens), draft_s=timing.draft_s, verify_s=timing.verify_s)
+                sequence.controller.observe(len(draft.tokens), accepted)
+            if draft.predicted:
+                run.accepted_prediction += accepted
+                run.rejected_prediction += len(draft.tokens) - accepted
+            sequence.prefilled = True
+            if delivery.finish_reason is not None:
+                self._scheduler.finish(sequence)
+                outputs.append(self._end(run, delivery))
+            elif delivery.token_ids or delivery.text:
+                outputs.append(_output(run, delivery))
+        return outputs
+
+    def _end(self, run: _Run, delivery: Delivery) -> StepOutput:
+        """Forget a request and return its last output."""
+        self._proposals.release(run.sequence)
+        del self._runs[run.sequence.request_id]
+        output = _output(run, delivery)
+        output.metrics = run.metrics.report(run.sequence.controller.switches)
+        return output
+
+
+def _output(run: _Run, delivery: Delivery) -> StepOutput:
+    return StepOutput(
+        request_id=run.sequence.request_id,
+        token_ids=delivery.token_ids,
+        text=delivery.text,
+        logprobs=delivery.logprobs,
+        finish_reason=delivery.finish_reason,
+        completion_tokens=run.stream.delivered,
+        cached_prompt_tokens=run.sequence.cached_prompt_tokens,
+        accepted_prediction_tokens=run.accepted_prediction,
+        rejected_prediction_tokens=run.rejected_prediction,
+    )

@@ -1,0 +1,219 @@
+"""From logits to tokens: one warper for plain and speculative decoding, exact rejection sampling. Called by the core.
+
+The order is: penalties, logit bias, grammar mask, temperature, top-k, top-p, min-p. Under speculation the penalties at
+draft position i count the drafts before i, so that every position is warped as plain decoding would have warped it.
+Rejection sampling as in Leviathan et al. 2023 (arXiv 2211.17192, algorithm 1).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from engine.sequence import SamplingParams, TokenLogprob
+
+Mask = Callable[[torch.Tensor, int], None]
+"""Sets the logits of forbidden tokens to -inf, in place, at one draft position."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """Proposed tokens; `probs` [tokens, vocabulary] is what they were drawn from, None where they were certain."""
+
+    tokens: list[int]
+    probs: torch.Tensor | None = None
+    predicted: bool = False
+    """Whether they come from the request's own `prediction`."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What one verify pass decided: tokens to emit (accepted ones, then one of the target's own)."""
+
+    tokens: list[int]
+    accepted: int
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+
+
+class SamplerState:
+    """Random streams and token counts of one sequence."""
+
+    __slots__ = ("accept", "bonus", "counts", "draft", "params", "plain", "prompt", "residual")
+
+    def __init__(self, params: SamplingParams, prompt: Sequence[int], seed: int) -> None:
+        self.params = params
+        self.counts: dict[int, int] = {}
+        """Occurrences of each output token."""
+        self.prompt = frozenset(prompt) if params.repetition_penalty != 1.0 else frozenset[int]()
+        self.plain = params.temperature <= 0 and not _is_processed(params)
+        """Whether the next token is the arg max of the raw logits."""
+        self.draft = self.accept = self.residual = self.bonus = random.Random()  # noqa: S311 - sampling, not secrets
+        if params.temperature > 0:
+            streams = [random.Random(f"{seed}/{name}") for name in ("draft", "accept", "residual", "bonus")]  # noqa: S311
+            self.draft, self.accept, self.residual, self.bonus = streams
+
+    def count(self, tokens: Sequence[int]) -> None:
+        """Take emitted tokens into account."""
+        for token in tokens:
+            self.counts[token] = self.counts.get(token, 0) + 1
+
+
+def _is_processed(params: SamplingParams) -> bool:
+    return bool(
+        params.presence_penalty
+        or params.frequency_penalty
+        or params.repetition_penalty != 1.0
+        or params.logit_bias
+        or params.grammar is not None
+    )
+
+
+def warp(
+    logits: torch.Tensor, state: SamplerState, before: Sequence[int], mask: Callable[[torch.Tensor], None] | None = None
+) -> torch.Tensor:
+    """Return the processed logits [vocabulary] of one position, a new tensor; `before` are drafts not yet counted."""
+    params = state.params
+    logits = logits.to(torch.float32, copy=True)
+    _penalise(logits, state, before)
+    if params.logit_bias:
+        ids = torch.tensor(list(params.logit_bias), device=logits.device)
+        logits[ids] += torch.tensor(list(params.logit_bias.values()), device=logits.device)
+    if mask is not None:
+        mask(logits)
+    if params.temperature > 0:
+        logits /= params.temperature
+        _truncate(logits, params)
+    return logits
+
+
+def _penalise(logits: torch.Tensor, state: SamplerState, before: Sequence[int]) -> None:
+    params = state.params
+    if params.repetition_penalty != 1.0:
+        seen = state.prompt.union(state.counts, before)
+        ids = torch.tensor(sorted(seen), dtype=torch.long, device=logits.device)
+        hit = logits[ids]
+        logits[ids] = torch.where(hit > 0, hit / params.repetition_penalty, hit * params.repetition_penalty)
+    if params.presence_penalty or params.frequency_penalty:
+        counts = dict(state.counts)
+        for token in before:
+            counts[token] = counts.get(token, 0) + 1
+        if counts:
+            ids = torch.tensor(list(counts), device=logits.device)
+            numbers = torch.tensor(list(counts.values()), dtype=torch.float32, device=logits.device)
+            logits[ids] -= params.frequency_penalty * numbers + params.presence_penalty
+
+
+def _truncate(logits: torch.Tensor, params: SamplingParams) -> None:
+    """Set logits outside top-k, then top-p, then min-p to -inf, in place; the most likely token always stays."""
+    if 0 < params.top_k < logits.shape[-1]:
+        least = torch.topk(logits, params.top_k).values[-1]
+        logits.masked_fill_(logits < least, float("-inf"))
+    if params.top_p < 1.0:
+        ordered, order = torch.sort(logits, descending=True)
+        probs = torch.softmax(ordered, dim=-1)
+        beyond = torch.cumsum(probs, dim=-1) - probs >= params.top_p
+        beyond[0] = False
+        logits[order[beyond]] = float("-inf")
+    if params.min_p > 0.0:
+        probs = torch.softmax(logits, dim=-1)
+        logits.masked_fill_(probs < params.min_p * probs.max(), float("-inf"))
+
+
+def draw(probs: torch.Tensor, stream: random.Random) -> int:
+    """Draw an index by inverting the cumulative distribution; an index of probability 0 is never drawn."""
+    mass = torch.cumsum(probs.to(torch.float64), dim=-1)
+    total = float(mass[-1])
+    index = int(torch.searchsorted(mass, stream.random() * total, right=True))
+    if index >= probs.shape[-1]:
+        index = int(torch.nonzero(probs)[-1])
+    return index
+
+
+def residual(target: torch.Tensor, draft: torch.Tensor | None, token: int) -> torch.Tensor:
+    """Return (p − q)+ normalised, or p where nothing is left of it; `draft` None is the certain draft of `token`."""
+    if draft is None:
+        rest = target.clone()
+        rest[token] = 0.0
+    else:
+        rest = (target - draft).clamp_(min=0.0)
+    mass = rest.sum()
+    return rest / mass if mass > 0 else target
+
+
+def verify(logits: torch.Tensor, draft: Draft, state: SamplerState, mask: Mask | None = None) -> tuple[list[int], int]:
+    """Return the tokens to emit and how many drafts were accepted; logits are [drafts + 1, vocabulary]."""
+    emitted: list[int] = []
+    for position in range(len(draft.tokens) + 1):
+        bound = (lambda row, at=position: mask(row, at)) if mask is not None else None
+        warped = warp(logits[position], state, emitted, bound)
+        proposed = draft.tokens[position] if position < len(draft.tokens) else None
+        if state.params.temperature <= 0:
+            token = int(warped.argmax())
+            emitted.append(token)
+            if token != proposed:
+                return emitted, position
+            continue
+        target = torch.softmax(warped, dim=-1, dtype=torch.float64)
+        if proposed is None:
+            emitted.append(draw(target, state.bonus))
+            return emitted, position
+        source = draft.probs[position] if draft.probs is not None else None
+        certainty = float(source[proposed]) if source is not None else 1.0
+        if state.accept.random() * certainty < float(target[proposed]):
+            emitted.append(proposed)
+            continue
+        emitted.append(draw(residual(target, source, proposed), state.residual))
+        return emitted, position
+    raise AssertionError("the last position has no draft token and always returns")
+
+
+def logprobs_of(logits: torch.Tensor, tokens: Sequence[int], top: int) -> list[TokenLogprob]:
+    """Return log-probabilities from the raw logits [tokens, vocabulary] of the emitted tokens."""
+    scores = torch.log_softmax(logits[: len(tokens)].to(torch.float32), dim=-1)
+    rows = []
+    for position, token in enumerate(tokens):
+        best: list[tuple[int, float]] = []
+        if top:
+            values, ids = torch.topk(scores[position], min(top, scores.shape[-1]))
+            best = list(zip(ids.tolist(), values.tolist(), strict=True))
+        rows.append(TokenLogprob(token, float(scores[position, token]), best))
+    return rows
+
+
+class Sampler:
+    """Verifies a whole step. Greedy rows without processing share one arg max and one transfer."""
+
+    def verify(
+        self,
+        logits: torch.Tensor,
+        rows: Sequence[tuple[SamplerState, Draft, Mask | None]],
+    ) -> list[Verdict]:
+        """Logits are [Σ (drafts + 1), vocabulary], the rows' positions behind one another."""
+        simple = any(state.plain for state, _, _ in rows)
+        best: list[int] = logits.argmax(dim=-1).tolist() if simple else []
+        verdicts = []
+        start = 0
+        for state, draft, mask in rows:
+            end = start + len(draft.tokens) + 1
+            if state.plain:
+                tokens, accepted = _match(best[start:end], draft.tokens)
+            else:
+                tokens, accepted = verify(logits[start:end], draft, state, mask)
+            verdict = Verdict(tokens, accepted)
+            if state.params.logprobs is not None:
+                verdict.logprobs = logprobs_of(logits[start:end], tokens, state.params.logprobs)
+            verdicts.append(verdict)
+            start = end
+        return verdicts
+
+
+def _match(best: list[int], drafts: list[int]) -> tuple[list[int], int]:
+    accepted = 0
+    for token, draft in zip(best, drafts, strict=False):
+        if token != draft:
+            break
+        accepted += 1
+    return best[: accepted + 1], accepted

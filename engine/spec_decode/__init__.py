@@ -1,0 +1,1 @@
+"""Ways to guess the next tokens: n-gram lookup, suffix matching, predicted outputs, a draft model."""

@@ -1,0 +1,64 @@
+"""All drafters of one engine: gives each request the method that it asked for. Called by the core."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.config import EngineConfig
+from engine.kv_cache import KVPool
+from engine.model_runner import make_runner
+from engine.models import LoadedModel
+from engine.sampler import Draft, SamplerState
+from engine.sequence import Sequence as Seq
+from engine.spec_decode.draft_model import DraftModelProposer
+from engine.spec_decode.ngram import NgramProposer
+from engine.spec_decode.prediction import PredictionFollower
+from engine.spec_decode.proposer import Proposer
+from engine.spec_decode.suffix import SuffixProposer, SuffixStore
+
+
+class Proposals:
+    """The drafters by method name, and Predicted Outputs in front of them."""
+
+    def __init__(self, config: EngineConfig, draft: LoadedModel | None, *, vocab_size: int) -> None:
+        self._past = SuffixStore(config.suffix_store_tokens)
+        self._prediction = PredictionFollower()
+        self._proposers: dict[str, Proposer] = {"ngram": NgramProposer(), "suffix": SuffixProposer(self._past)}
+        if draft is not None:
+            runner = make_runner(draft)
+            self._proposers["draft_model"] = DraftModelProposer(
+                runner,
+                KVPool(runner.kv_shape, config.kv_tokens),
+                vocab_size=vocab_size,
+                max_len=draft.max_len,
+                chunk=config.prefill_chunk,
+            )
+
+    @property
+    def methods(self) -> list[str]:
+        """Names of the methods on offer."""
+        return list(self._proposers)
+
+    def propose(self, wants: Sequence[tuple[Seq, SamplerState, int]]) -> list[Draft]:
+        """Return a draft for each `(sequence, state, k)`, in order; empty where k is 0 or there is no guess."""
+        drafts = [Draft([]) for _ in wants]
+        by_method: dict[str, list[int]] = {}
+        for at, (sequence, _, k) in enumerate(wants):
+            if k < 1:
+                continue
+            if sequence.request.prediction_ids:
+                drafts[at] = self._prediction.propose(sequence, k)
+            if not drafts[at].tokens:
+                by_method.setdefault(sequence.request.speculation.method, []).append(at)
+        for method, places in by_method.items():
+            found = self._proposers[method].propose([wants[at] for at in places])
+            for at, draft in zip(places, found, strict=True):
+                drafts[at] = draft
+        return drafts
+
+    def release(self, sequence: Seq) -> None:
+        """Forget a request that has ended; its output may serve later requests of its key where that is allowed."""
+        for proposer in self._proposers.values():
+            proposer.release(sequence.request_id)
+        self._prediction.release(sequence.request_id)
+        self._past.add(sequence.request.cache_key, sequence.tokens[sequence.num_prompt :])
