@@ -96,6 +96,7 @@ def _build(text: str, name: str, top: nodes.Mapping, values: dict[str, Any], fin
     checks.check_rules(rules, tasks, plain_backends, findings)
     findings.raise_if_failed()
     lint.lint(rules, tuple(task.name for task in tasks), findings)
+    findings.raise_if_failed()
     every = complete(tuple(rule for _, rule in rules))
     return Policy(
         name=name,

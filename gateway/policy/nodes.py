@@ -7,8 +7,7 @@ stops at the first thing that a policy never needs: depth, size, tags, cycles, d
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
@@ -21,22 +20,39 @@ MAX_NODES = 200_000
 
 Event = Any
 """PyYAML's events, from either parser."""
+At = tuple[int, int]
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-@dataclass(slots=True)
-class Scalar:
+class _Placed:
+    """Base of all nodes: where it begins, and how much hangs below it."""
+
+    __slots__ = ("column", "line")
+    size = 1
+    depth = 0
+
+    def __init__(self, position: tuple[int, int]) -> None:
+        self.line, self.column = position
+
+    @property
+    def position(self) -> Position:
+        """Line and column, from 1."""
+        return Position(self.line, self.column)
+
+
+class Scalar(_Placed):
     """A single value, always as text: what it means is decided by the key it belongs to."""
 
-    position: Position
-    text: str
-    plain: bool
-    """Written without quotes."""
-    start: int = 0
-    end: int = 0
-    """Offsets in the source text."""
-    size: int = 1
-    depth: int = 0
+    __slots__ = ("end", "plain", "start", "text")
+
+    def __init__(self, position: tuple[int, int], text: str, plain: bool = True, start: int = 0, end: int = 0) -> None:
+        self.line, self.column = position
+        self.text = text
+        self.plain = plain
+        """Written without quotes."""
+        self.start = start
+        self.end = end
+        """Offsets in the source text."""
 
     @property
     def null(self) -> bool:
@@ -44,26 +60,32 @@ class Scalar:
         return self.plain and self.text in ("", "~", "null")
 
 
-@dataclass(slots=True)
-class Sequence:
+class Sequence(_Placed):
     """A list."""
 
-    position: Position
-    items: list[Node] = field(default_factory=list)
-    size: int = 1
-    depth: int = 1
+    __slots__ = ("depth", "items", "size")
+
+    def __init__(self, position: tuple[int, int], items: list[Node] | None = None) -> None:
+        super().__init__(position)
+        self.items = items or []
+        self.size = 1
+        self.depth = 1
 
 
-@dataclass(slots=True)
-class Mapping:
+class Mapping(_Placed):
     """Keys with values; keys are unique scalars."""
 
-    position: Position
-    items: list[tuple[Scalar, Node]] = field(default_factory=list)
-    size: int = 1
-    depth: int = 1
-    pending: Scalar | None = None
-    seen: dict[str, Position] = field(default_factory=dict)
+    __slots__ = ("by_key", "depth", "items", "pending", "size")
+
+    def __init__(self, position: tuple[int, int], items: list[tuple[Scalar, Node]] | None = None) -> None:
+        super().__init__(position)
+        self.items = items or []
+        self.by_key: dict[str, Scalar] = {}
+        """Keys seen so far while composing."""
+        self.pending: Scalar | None = None
+        """The key whose value comes next."""
+        self.size = 1
+        self.depth = 1
 
     def get(self, key: str) -> Node | None:
         """Return the value of a key, if it is there."""
@@ -127,88 +149,92 @@ class _Composer:
         self.findings = findings
         self.stack: list[Sequence | Mapping] = []
         self.anchors: dict[str, Node] = {}
-        self.open_anchors: set[int] = set()
         self.root: Node | None = None
         self.documents = 0
         self.nodes = 0
 
     def run(self, events: Iterator[Event]) -> Node | None:
         """Consume all events and return the root."""
+        take = {
+            yaml.ScalarEvent: self._scalar,
+            yaml.SequenceStartEvent: lambda event, at: self._open(Sequence(at), event),
+            yaml.MappingStartEvent: lambda event, at: self._open(Mapping(at), event),
+            yaml.SequenceEndEvent: self._close,
+            yaml.MappingEndEvent: self._close,
+            yaml.AliasEvent: self._alias,
+            yaml.DocumentStartEvent: self._document,
+        }
         for event in events:
-            mark = event.start_mark
-            position = Position(mark.line + 1, mark.column + 1)
-            self._take(event, position)
+            handler = take.get(type(event))
+            if handler is not None:
+                mark = event.start_mark
+                handler(event, (mark.line + 1, mark.column + 1))
         if self.root is None:
-            self._stop(Position(1, 1), "the file is empty: expected a mapping that begins with 'version: 1'")
+            self._stop((1, 1), "the file is empty: expected a mapping that begins with 'version: 1'")
         return self.root
 
-    def _take(self, event: Event, position: Position) -> None:
-        match event:
-            case yaml.ScalarEvent():
-                self._check_tag(event, position)
-                self._place(_scalar(event, position), event.anchor)
-            case yaml.SequenceStartEvent():
-                self._check_tag(event, position)
-                self._open(Sequence(position), event.anchor)
-            case yaml.MappingStartEvent():
-                self._check_tag(event, position)
-                self._open(Mapping(position), event.anchor)
-            case yaml.CollectionEndEvent():
-                self._close()
-            case yaml.AliasEvent():
-                self._alias(event.anchor or "", position)
-            case yaml.DocumentStartEvent():
-                self.documents += 1
-                if self.documents > 1:
-                    self._stop(position, "a policy file holds one document; remove everything after '---'")
+    def _document(self, _: Event, at: At) -> None:
+        self.documents += 1
+        if self.documents > 1:
+            self._stop(at, "a policy file holds one document; remove everything after '---'")
 
-    def _stop(self, position: Position, message: str) -> None:
-        self.findings.error(position, message)
+    def _scalar(self, event: Event, at: At) -> None:
+        if event.tag is not None or event.anchor is not None:
+            self._note(event, at)
+        node = Scalar(at, event.value, not event.style, event.start_mark.index, event.end_mark.index)
+        if event.anchor is not None:
+            self.anchors[event.anchor] = node
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            self._too_many(at)
+        self._attach(node)
+        if self.stack:
+            self.stack[-1].size += 1
+
+    def _stop(self, at: At, message: str) -> NoReturn:
+        self.findings.error(Position(*at), message)
         raise _Stop
 
-    def _check_tag(self, event: Event, position: Position) -> None:
+    def _too_many(self, at: At) -> NoReturn:
+        self._stop(at, f"the file has more than {MAX_NODES:,} values (aliases count each time they are used)")
+
+    def _note(self, event: Event, at: At) -> None:
+        """Refuse tags."""
         if event.tag not in (None, "!"):
-            self._stop(position, f"tags are not supported: remove {shorten(event.tag)}")
+            self._stop(at, f"tags are not supported: remove {shorten(event.tag)}")
 
-    def _count(self, size: int, position: Position) -> None:
-        self.nodes += size
-        if self.nodes > MAX_NODES:
-            self._stop(position, f"the file has more than {MAX_NODES:,} values (aliases count each time they are used)")
-
-    def _open(self, node: Sequence | Mapping, anchor: str | None) -> None:
+    def _open(self, node: Sequence | Mapping, event: Event) -> None:
+        at = node.position
+        self._note(event, at)
         if len(self.stack) >= MAX_DEPTH:
-            self._stop(node.position, f"nested more than {MAX_DEPTH} levels deep")
-        self._count(1, node.position)
-        if anchor is not None:
-            self.anchors[anchor] = node
+            self._stop(at, f"nested more than {MAX_DEPTH} levels deep")
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            self._too_many(at)
+        if event.anchor is not None:
+            self.anchors[event.anchor] = node
         self._attach(node)
         self.stack.append(node)
 
-    def _close(self) -> None:
+    def _close(self, _: Event, _at: At) -> None:
         node = self.stack.pop()
         if self.stack:
             parent = self.stack[-1]
             parent.size += node.size
             parent.depth = max(parent.depth, node.depth + 1)
 
-    def _place(self, node: Scalar, anchor: str | None) -> None:
-        self._count(1, node.position)
-        if anchor is not None:
-            self.anchors[anchor] = node
-        self._attach(node)
-        if self.stack:
-            self.stack[-1].size += 1
-
-    def _alias(self, name: str, position: Position) -> None:
+    def _alias(self, event: Event, at: At) -> None:
+        name = event.anchor or ""
         node = self.anchors.get(name)
         if node is None:
-            self._stop(position, f"unknown alias '*{name[:40]}'; quote values that begin with '*'")
-            return
+            self._stop(at, f"unknown alias {shorten('*' + name)}; quote values that begin with '*'")
         if any(node is parent for parent in self.stack):
-            self._stop(position, f"alias '*{name[:40]}' contains itself")
+            self._stop(at, f"alias {shorten('*' + name)} contains itself")
         if len(self.stack) + node.depth > MAX_DEPTH:
-            self._stop(position, f"nested more than {MAX_DEPTH} levels deep")
-        self._count(node.size, position)
+            self._stop(at, f"nested more than {MAX_DEPTH} levels deep")
+        self.nodes += node.size
+        if self.nodes > MAX_NODES:
+            self._too_many(at)
         self._attach(node)
         if self.stack:
             self.stack[-1].size += node.size
@@ -231,24 +257,17 @@ class _Composer:
         """Take a mapping's key: a scalar that was not seen before."""
         if not isinstance(node, Scalar):
             self._stop(node.position, "a key must be a single word")
-            return
-        if node.plain and node.text == "<<":
+        if node.text == "<<" and node.plain:
             self._stop(
                 node.position, "merge keys ('<<') are not supported; repeat the keys or use an alias for the value"
             )
-        first = parent.seen.get(node.text)
-        if first is not None:
-            self.findings.error(
-                node.position,
-                f"duplicate key {shorten(node.text)}: first given at line {first.line}; remove one of them",
-            )
-        parent.seen.setdefault(node.text, node.position)
+        first = parent.by_key.get(node.text)
+        if first is None:
+            parent.by_key[node.text] = node
+        else:
+            place = f"first given at line {first.line}; remove one of them"
+            self.findings.error(node.position, f"duplicate key {shorten(node.text)}: {place}")
         parent.pending = node
-
-
-def _scalar(event: Event, position: Position) -> Scalar:
-    plain = event.style in (None, "")
-    return Scalar(position, event.value, plain, event.start_mark.index, event.end_mark.index)
 
 
 def describe(node: Node) -> str:
