@@ -40,7 +40,7 @@ class Arm(msgspec.Struct, frozen=True, order=True):
 
     @classmethod
     def parse(cls, name: str, backend: str | None = None) -> Arm:
-        """Read `<backend>/<label>`, or a label alone where `backend` is given. Raises ValueError with the form expected."""
+        """Read `<backend>/<label>`, or a label alone where `backend` is given. Raises ValueError with the form."""
         where, slash, label = name.rpartition("/")
         if not slash:
             where = backend or ""

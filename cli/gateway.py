@@ -1,0 +1,85 @@
+"""`breakeven gateway`: the gateway alone, in front of engines that already run."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from gateway.settings import Settings
+
+
+@click.command()
+@click.option("--host", help="Address to listen on (BREAKEVEN_HOST; default 127.0.0.1).")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port, 0 for any free one (BREAKEVEN_PORT; default 8000).")
+@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Spool and files.")
+@click.option("--policy", "path", type=click.Path(path_type=Path, dir_okay=False), help="Policy file.")
+@click.option("--redis-url", help="Live statistics (BREAKEVEN_REDIS_URL).")
+@click.option("--database-url", help="Records and keys (BREAKEVEN_DATABASE_URL; default SQLite in the data folder).")
+@click.option(
+    "--log-level", type=click.Choice(["error", "warning", "info", "debug"]), default="info", show_default=True
+)
+def gateway(  # noqa: PLR0917  # click passes by name
+    host: str | None,
+    port: int | None,
+    data_dir: Path | None,
+    path: Path | None,
+    redis_url: str | None,
+    database_url: str | None,
+    log_level: str,
+) -> None:
+    """Serve the OpenAI API in front of the backends that the policy names."""
+    from gateway.errors import PolicyError, SettingsError
+    from gateway.settings import Settings
+
+    try:
+        settings = Settings.from_env(
+            host=host, port=port, data_dir=data_dir, path=path, redis_url=redis_url, database_url=database_url
+        )
+        run(settings, log_level)
+    except (SettingsError, PolicyError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def run(settings: Settings, log_level: str) -> None:
+    """Listen and serve until a signal. Raises ClickException where the port is in use."""
+    import uvicorn
+
+    from gateway.app import create_app
+
+    listening = listen(settings.server.host, settings.server.port)
+    app = create_app(settings)
+    host, port = listening.getsockname()[:2]
+    click.echo(f"gateway on http://{f'[{host}]' if ':' in host else host}:{port}", err=True)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_level=log_level,
+            access_log=False,
+            timeout_graceful_shutdown=int(settings.server.drain_s),
+            server_header=False,
+            lifespan="on",
+        )
+    )
+    server.run(sockets=[listening])
+    if not server.started:
+        raise SystemExit(3)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Bind the address now, so that a port in use is told before anything else starts."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host.strip("[]"), port))
+    except OSError as error:
+        listening.close()
+        raise click.ClickException(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port"
+        ) from error
+    listening.listen(2048)
+    return listening

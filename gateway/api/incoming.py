@@ -1,0 +1,85 @@
+"""What comes in over ASGI: the body, a request id that is sane and unique, and the moment at which a client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections import OrderedDict
+
+from litestar.types import Receive
+
+from gateway.errors import InvalidRequest
+
+_SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+=-]{0,127}")
+_REMEMBERED = 8192
+
+
+class ClientGone(Exception):  # noqa: N818  # not an error: nobody is left to be told
+    """The client left before its request was complete."""
+
+
+class RequestIds:
+    """Honours the client's `x-request-id`; makes the record's id unique where the same one is sent again."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[str, None] = OrderedDict()
+
+    def take(self, given: str | None) -> tuple[str, str]:
+        """Return the id to answer with and the id to record under."""
+        if given is None or not _SANE.fullmatch(given):
+            made = "req_" + os.urandom(12).hex()
+            return made, made
+        if given in self._seen:
+            return given, f"{given}~{os.urandom(4).hex()}"
+        self._seen[given] = None
+        if len(self._seen) > _REMEMBERED:
+            self._seen.popitem(last=False)
+        return given, given
+
+
+async def read_body(receive: Receive, limit: int) -> bytes:
+    """Read a body of at most `limit` bytes. Raises InvalidRequest (413) or ClientGone."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ClientGone
+        part = message["body"]
+        size += len(part)
+        if size > limit:
+            error = InvalidRequest(f"the body is larger than {limit} bytes", code="request_too_large")
+            error.status = 413
+            raise error
+        if not message["more_body"]:
+            return bytes(part) if not parts else b"".join((*parts, part))
+        parts.append(part)
+
+
+class ClientWatch:
+    """Cancels the task that serves a request when its client leaves."""
+
+    __slots__ = ("_serving", "_watcher", "gone")
+
+    def __init__(self, receive: Receive) -> None:
+        self.gone = False
+        self._serving = asyncio.current_task()
+        self._watcher = asyncio.ensure_future(self._wait(receive))
+
+    async def _wait(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        if self._serving is not None:
+            self.gone = True
+            self._serving.cancel()
+
+    def swallow(self) -> None:
+        """Take the cancellation back, so that the serving task can end normally."""
+        if self._serving is not None:
+            self._serving.uncancel()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._serving = None
+        self._watcher.cancel()

@@ -1,0 +1,60 @@
+"""Any OpenAI-compatible server: times only. Also the base of the adapters that read more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gateway.backends.http import HttpBackend
+from gateway.backends.stats import llamacpp_spec
+from gateway.errors import BackendUnreachable, UpstreamError
+from gateway.types import Spec
+
+
+class _Model(msgspec.Struct):
+    id: str
+    max_model_len: int | None = None
+    meta: dict[str, Any] | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+class GenericBackend(HttpBackend):
+    """A server known only by `GET /v1/models`; its speculation, if any, was fixed at launch."""
+
+    async def probe(self) -> None:
+        """Read the models; the policy's one must be among them. Without a list the policy's word counts."""
+        try:
+            raw = await self.client.get("/v1/models")
+            models = msgspec.json.decode(raw, type=_Models).data
+        except (UpstreamError, msgspec.MsgspecError) as error:
+            if not self.model:
+                why = f"{self.client.url}/v1/models does not list models ({error}): name the model in the policy"
+                raise BackendUnreachable(why) from error
+        else:
+            self._choose(models)
+        self.epoch = self.epoch or "1"
+
+    def _choose(self, models: list[_Model]) -> None:
+        served = next((model for model in models if self.model in ("", model.id)), None)
+        if served is None:
+            names = ", ".join(model.id for model in models) or "none"
+            raise BackendUnreachable(f"{self.client.url} does not serve model {self.model!r}; it has: {names}")
+        self.model = served.id
+        self.max_model_len = served.max_model_len or _window(served.meta)
+
+    def spec(self, payload: dict[str, Any]) -> Spec | None:
+        """Read llama.cpp's counts where a server happens to give them."""
+        return llamacpp_spec(payload)
+
+
+def _window(meta: dict[str, Any] | None) -> int | None:
+    """Return llama.cpp's context window (`meta.n_ctx`, or that of training)."""
+    for name in ("n_ctx", "n_ctx_train"):
+        value = (meta or {}).get(name)
+        if isinstance(value, int) and value > 0:
+            return value
+    return None

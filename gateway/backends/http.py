@@ -1,0 +1,150 @@
+"""What all adapters share: one server watched in the background, requests in flight counted, signs of health."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Any
+
+from engine.messages import CostTable
+from gateway.backends.base import Target, Upstream
+from gateway.backends.body import upstream_body
+from gateway.backends.client import HttpClient, HttpUpstream
+from gateway.errors import BackendUnreachable, BreakevenError
+from gateway.types import Arm, BackendState, Decision, GenerateRequest, Spec
+
+log = logging.getLogger(__name__)
+PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+
+
+class HttpBackend:
+    """A backend of one server. Adapters say what it can do (`probe`), what to send and how to read statistics."""
+
+    kind = "openai"
+    per_request_stats = False
+    per_request_switch = False
+    adaptive = False
+    stripped: tuple[str, ...] = ()
+    """Fields of the client that never go upstream."""
+
+    def __init__(self, target: Target) -> None:
+        self.name = target.name
+        self.target = target
+        self.model = target.model
+        self.arms = target.arms or (Arm(target.name),)
+        self.timeouts = target.timeouts
+        self.client = HttpClient(target)
+        self.epoch = ""
+        self.version = ""
+        self.draft = ""
+        self.max_model_len: int | None = None
+        self.has_tool_template: bool | None = None
+        self.healthy = False
+        self.detail = "not reached yet"
+        self.in_flight = 0
+        self.running_seen = 0
+        """Running sequences at the last probe that were not this gateway's own."""
+        self.waiting = 0
+        self._watch: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+
+    async def start(self) -> None:
+        """Begin to watch in the background."""
+        self._watch = asyncio.create_task(self._watching(), name=f"watch {self.name}")
+
+    async def aclose(self) -> None:
+        """Stop watching, close connections."""
+        if self._watch is not None:
+            self._watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watch
+        await self.client.aclose()
+
+    def state(self) -> BackendState:
+        """Return what is known now."""
+        return BackendState(
+            name=self.name,
+            kind=self.kind,
+            healthy=self.healthy,
+            arms=self.arms,
+            model=self.model,
+            max_model_len=self.max_model_len,
+            epoch=self.epoch,
+            has_tool_template=self.has_tool_template,
+            per_request_stats=self.per_request_stats,
+            per_request_switch=self.per_request_switch,
+            adaptive=self.adaptive,
+            running=self.in_flight + self.running_seen,
+            waiting=self.waiting,
+            detail=self.detail,
+            version=self.version,
+            draft=self.draft,
+        )
+
+    def costs(self) -> CostTable | None:
+        """Return None: only our engine measures its costs."""
+        return None
+
+    async def open(self, request: GenerateRequest, decision: Decision) -> Upstream:
+        """Send a request (see `Backend.open`). A failure marks the backend unhealthy until a probe succeeds."""
+        body = upstream_body(request, model=self.model, fields=self.fields(request, decision), strip=self.stripped)
+        self.in_flight += 1
+        try:
+            response = await self.client.post(PATHS[request.endpoint], body, self.headers(request))
+        except BaseException as error:
+            self._done()
+            if isinstance(error, BackendUnreachable):
+                self._failed(str(error))
+            raise
+        return HttpUpstream(response, self.timeouts, self.spec, self._done)
+
+    def _done(self) -> None:
+        self.in_flight -= 1
+
+    def _failed(self, why: str) -> None:
+        if self.healthy:
+            log.warning("backend %s: %s", self.name, why)
+        self.healthy = False
+        self.detail = why
+        self._hurry.set()
+
+    async def _watching(self) -> None:
+        """Probe for ever; a failed probe is told once and then every change of its reason."""
+        while True:
+            self._hurry.clear()
+            try:
+                await self.probe()
+            except BreakevenError as error:
+                self._failed(str(error))
+            except Exception as error:
+                log.exception("probe of backend %s", self.name)
+                self._failed(f"probe failed: {error}")
+            else:
+                if not self.healthy:
+                    log.info("backend %s is ready", self.name)
+                self.healthy, self.detail = True, ""
+            pause = self.timeouts.poll if self.healthy else min(self.timeouts.poll, 0.25)
+            await asyncio.sleep(pause)
+
+    async def probe(self) -> None:
+        """Look at the server once and note what it says. Raises BreakevenError when it cannot serve."""
+        raise NotImplementedError
+
+    def fields(self, request: GenerateRequest, decision: Decision) -> dict[str, Any]:
+        """Return the fields that this engine gets beside the client's own."""
+        del request, decision
+        return {}
+
+    def headers(self, request: GenerateRequest) -> dict[str, str]:
+        """Return headers of this request: its id, and the trace it belongs to."""
+        headers = {"x-request-id": request.request_id}
+        trace = request.headers.get("traceparent")
+        if trace:
+            headers["traceparent"] = trace
+        return headers
+
+    def spec(self, payload: dict[str, Any]) -> Spec | None:
+        """Read per-request statistics; none by default."""
+        del payload
+        return None

@@ -1,0 +1,190 @@
+"""What passes through an answer: strips what the client did not ask for, counts and times events. No I/O; for `serve`.
+
+A stream is scanned as bytes; JSON is decoded only for events that carry usage, metrics, an error or a finish reason,
+and for the first ones until a token is seen. Only whole events are passed on, so a character is never split.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+_KEYS = (b'"usage"', b'"metrics"', b'"error"', b'"timings"', b'"finish_reason":"', b'"finish_reason": "')
+_FINGERPRINT = re.compile(rb'"system_fingerprint"\s*:\s*(?:null|"[^"\\]*")')
+_MAX_EVENT = 16 << 20
+MAX_ITL = 512
+DONE = b"data: [DONE]\n\n"
+
+
+class Relay:
+    """State of one answer, streamed or not."""
+
+    __slots__ = (
+        "_fingerprint", "_insert", "_keep_metrics", "_keep_usage", "_pending", "done", "error", "events", "final",
+        "finish_reason", "first_at", "itl", "last_at", "tail", "usage",
+    )  # fmt: skip
+
+    def __init__(self, *, keep_usage: bool, keep_metrics: bool, fingerprint: str) -> None:
+        self._keep_usage = keep_usage
+        self._keep_metrics = keep_metrics
+        self._fingerprint = b'"system_fingerprint":"%s"' % fingerprint.encode()
+        self._insert = b"data: {%s," % self._fingerprint
+        self._pending = b""
+        self.done = False
+        """Whether `[DONE]` went out."""
+        self.error: dict[str, Any] | None = None
+        self.events = 0
+        self.final: dict[str, Any] = {}
+        """The chunk (or body) that carried usage or metrics, as it came."""
+        self.finish_reason: str | None = None
+        self.first_at: float | None = None
+        self.last_at = 0.0
+        self.itl: list[float] = []
+        self.tail: list[bytes] = []
+        """The last blocks, for the repetition check."""
+        self.usage: dict[str, Any] | None = None
+
+    def feed(self, chunk: bytes, now: float) -> bytes:
+        """Take bytes from upstream, return those to send now (possibly none)."""
+        if self._pending:
+            chunk = self._pending + chunk
+        if b"\r" in chunk:  # escaped inside JSON strings, so that this touches line ends only
+            chunk = chunk.replace(b"\r\n", b"\n")
+        cut = chunk.rfind(b"\n\n") + 2
+        if cut < 2:
+            self._pending = chunk
+            if len(chunk) > _MAX_EVENT:
+                raise ValueError(f"an event of more than {_MAX_EVENT} bytes")
+            return b""
+        self._pending = chunk[cut:]
+        return self._block(chunk[:cut], now)
+
+    def end(self, now: float) -> bytes:
+        """Return what is left when upstream closes, `[DONE]` included where it was not sent.
+
+        Raises ValueError: the stream broke off before its answer was complete.
+        """
+        left, self._pending = self._pending.strip(), b""
+        out = self._block(left + b"\n\n", now) if left.startswith(b"data:") else b""
+        if self.done:
+            return out
+        if self.finish_reason is None and self.error is None:
+            raise ValueError("ended its stream in mid-answer")
+        self.done = True
+        return out + DONE
+
+    def answer(self, body: bytes) -> bytes:
+        """Take the whole body of an unstreamed answer, return the one to send. Raises ValueError: not a JSON object."""
+        payload = _decode(body)
+        if not isinstance(payload, dict):
+            raise ValueError("the answer is not a JSON object")
+        self._note(payload)
+        if not self._keep_metrics:
+            payload.pop("metrics", None)
+        payload["system_fingerprint"] = self._fingerprint[22:-1].decode()
+        return _encode(payload)
+
+    def _block(self, block: bytes, now: float) -> bytes:
+        """Handle whole events that arrived together."""
+        if self.first_at is None:
+            self._look_for_token(block, now)
+        if b"[DONE]" in block and block.rstrip().endswith(b"[DONE]"):
+            self.done = True
+        count = block.count(b"\n\ndata:") + block.startswith(b"data:") - self.done
+        self._time(count, now)
+        if any(key in block for key in _KEYS):
+            events = [self._event(event) for event in block[:-2].split(b"\n\n")]
+            block = b"".join(events)
+        if b'"system_fingerprint"' in block:
+            return _FINGERPRINT.sub(self._fingerprint, block)
+        if block.startswith(b"data: {"):
+            block = self._insert + block[7:]
+        return block.replace(b"\n\ndata: {", b"\n\n" + self._insert)
+
+    def _time(self, count: int, now: float) -> None:
+        """Note when events came; those that came together have no gap between them."""
+        if count <= 0 or self.first_at is None:
+            return
+        self.events += count
+        if self.last_at and len(self.itl) < MAX_ITL:
+            self.itl.append(now - self.last_at)
+            count -= 1
+        elif not self.last_at:
+            count -= 1
+        room = min(count, MAX_ITL - len(self.itl))
+        if room > 0:
+            self.itl.extend([0.0] * room)
+        self.last_at = now
+
+    def _look_for_token(self, block: bytes, now: float) -> None:
+        """Set `first_at` at the first event with output: a chunk with only a role is none."""
+        for event in block[:-2].split(b"\n\n"):
+            payload = _payload(event)
+            if payload is not None and _has_output(payload):
+                self.first_at = now
+                return
+
+    def _event(self, event: bytes) -> bytes:
+        """Handle one event that may carry more than text; return it as it shall go out, b"" for not at all."""
+        if not any(key in event for key in _KEYS):
+            return event + b"\n\n"
+        payload = _payload(event)
+        if payload is None:
+            return event + b"\n\n"
+        self._note(payload)
+        changed = False
+        if not self._keep_metrics and payload.pop("metrics", None) is not None:
+            changed = True
+        if not self._keep_usage and "usage" in payload:
+            had = payload.pop("usage")
+            changed = True
+            if had is not None and payload.get("choices") == [] and not payload.get("metrics"):
+                return b""
+        return b"data: " + _encode(payload) + b"\n\n" if changed else event + b"\n\n"
+
+    def _note(self, payload: dict[str, Any]) -> None:
+        """Remember what the record needs."""
+        usage = payload.get("usage")
+        if isinstance(usage, dict):
+            self.usage = usage
+            self.final = dict(payload)
+        elif payload.get("metrics") or payload.get("timings"):
+            self.final = dict(payload)
+        error = payload.get("error")
+        if error:
+            self.error = error if isinstance(error, dict) else {"message": str(error)}
+        choices = payload.get("choices")
+        if isinstance(choices, list):
+            for choice in choices:
+                reason = choice.get("finish_reason") if isinstance(choice, dict) else None
+                if isinstance(reason, str):
+                    self.finish_reason = reason
+
+
+def _payload(event: bytes) -> dict[str, Any] | None:
+    """Return the JSON object of an event, None for comments, `[DONE]` and what is no object."""
+    data = b"\n".join(line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:"))
+    try:
+        payload = _decode(data)
+    except msgspec.DecodeError:
+        return None
+    return payload if isinstance(payload, dict) else None
+
+
+def _has_output(payload: dict[str, Any]) -> bool:
+    """Tell whether a chunk carries any output: text, reasoning, a tool call, or the end of a choice."""
+    choices = payload.get("choices")
+    if not isinstance(choices, list):
+        return False
+    for choice in choices:
+        if not isinstance(choice, dict):
+            continue
+        delta = choice.get("delta")
+        fields = delta if isinstance(delta, dict) else choice
+        if choice.get("finish_reason") or any(fields[name] for name in fields if name not in ("role", "index")):
+            return True
+    return False

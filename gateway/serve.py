@@ -1,0 +1,339 @@
+"""One request, start to end: classify → match rule → decide → open upstream → stream → record. Called by `api/chat.py`.
+
+Everything up to `open` reads memory only; recording is handed over and never waited for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from gateway.backends import Backend, Upstream
+from gateway.classify import Classifier
+from gateway.errors import BackendUnreachable, BreakevenError, NotFound, Unavailable, UpstreamError
+from gateway.fingerprint import conversation_of, draw_of, fingerprint_of
+from gateway.policy import Policy, Rule, match
+from gateway.policy.facts import facts_of
+from gateway.relay import Relay
+from gateway.routing.snapshot import Snapshot
+from gateway.types import BackendState, Classification, Decision, GenerateRequest, RequestRecord, Spec
+
+_RETRYABLE = frozenset({408, 429, 500, 502, 503, 504})
+"""Answers of a backend after which another backend may do better."""
+_USUAL_OUTPUT = 256
+"""Reserved from a key's budget where a request names no limit."""
+
+
+class RecordSink(Protocol):
+    """Where records go: the recorder, which never blocks and never raises."""
+
+    def submit(self, record: RequestRecord) -> None:
+        """Take a record."""
+        ...
+
+
+class Decide(Protocol):
+    """The decision (`gateway.routing.decide`): pure, from memory."""
+
+    def __call__(
+        self,
+        request: GenerateRequest,
+        classification: Classification,
+        rule: Rule,
+        snapshot: Snapshot,
+        backends: Mapping[str, BackendState],
+        *,
+        prompt_tokens: int,
+        draw: float,
+        policy: str,
+        conversation: str = "",
+    ) -> Decision:
+        """Return the arm to take, and why."""
+        ...
+
+
+class Service:
+    """The parts that every request passes, in order."""
+
+    def __init__(
+        self,
+        *,
+        classifier: Callable[[], Classifier],
+        policy: Callable[[], Policy],
+        decide: Decide,
+        snapshot: Callable[[], Snapshot],
+        backends: Callable[[], Mapping[str, Backend]],
+        sinks: tuple[RecordSink, ...],
+        secret: bytes,
+    ) -> None:
+        self.classifier = classifier
+        self.policy = policy
+        self.decide = decide
+        self.snapshot = snapshot
+        self.backends = backends
+        self.sinks = sinks
+        self.secret = secret
+        self.bytes_per_token = 4.0
+        """Request bytes per prompt token, learned from the usage that backends report."""
+
+    def begin(self, request: GenerateRequest) -> Exchange:
+        """Classify the request, find its rule, decide its arm.
+
+        Raises:
+            NotFound: no backend has this model.
+            Unavailable: none of those that have it can answer now.
+        """
+        policy = self.policy()
+        states = self._candidates(request.model)
+        doubt = policy.classifier
+        classification = self.classifier().classify(
+            request.body, declared=request.declared_task, threshold=doubt.threshold, fallback=doubt.fallback_task
+        )
+        exchange = Exchange(self, request, policy, classification, states)
+        exchange.decide(states)
+        return exchange
+
+    def _candidates(self, model: str) -> dict[str, BackendState]:
+        """Return the state of each backend that has this model; at least one of them is healthy."""
+        states = self.states()
+        having = {state.name: state for state in states if state.model == model}
+        if any(state.healthy for state in having.values()):
+            return having
+        if having or any(not state.model for state in states):
+            why = "; ".join(f"{state.name}: {state.detail}" for state in states if not state.healthy)
+            raise Unavailable(f"no backend can answer now ({why})", code="no_backend", headers={"retry-after": "1"})
+        names = ", ".join(sorted({state.model for state in states}))
+        raise NotFound(f"model {model!r} does not exist; known: {names}", param="model", code="model_not_found")
+
+    def states(self) -> list[BackendState]:
+        """Return the state of every backend."""
+        return [backend.state() for backend in self.backends().values()]
+
+    def prompt_tokens(self, request: GenerateRequest) -> int:
+        """Guess the length of the prompt: the gateway has no tokenizer."""
+        return 1 + int(len(request.raw) / self.bytes_per_token)
+
+    def expected_tokens(self, request: GenerateRequest) -> int:
+        """Return what a request may cost at most, for its key's budget."""
+        return self.prompt_tokens(request) + (request.max_tokens or _USUAL_OUTPUT) * request.n
+
+    def learn(self, sent: int, prompt_tokens: int | None) -> None:
+        """Refine the guess of prompt tokens from one answer's usage."""
+        if prompt_tokens and sent:
+            self.bytes_per_token += 0.02 * (min(40.0, max(1.0, sent / prompt_tokens)) - self.bytes_per_token)
+
+
+class Exchange:
+    """One request and its answer."""
+
+    decision: Decision
+
+    def __init__(
+        self,
+        service: Service,
+        request: GenerateRequest,
+        policy: Policy,
+        classification: Classification,
+        states: dict[str, BackendState],
+    ) -> None:
+        self.request = request
+        self.classification = classification
+        self.overhead_s = 0.0
+        self.fallback = False
+        self.conversation = conversation_of(request, service.secret)
+        self.prompt_tokens = service.prompt_tokens(request)
+        self.used_tokens: int | None = None
+        """Prompt and completion together, once the answer is complete."""
+        self._service = service
+        self._policy = policy
+        self._states = states
+        self._upstream: Upstream | None = None
+        self._relay: Relay | None = None
+        self._recorded = False
+
+    def decide(self, states: Mapping[str, BackendState]) -> None:
+        """Find the rule and the arm; `states` are the backends that have the model."""
+        request, service = self.request, self._service
+        load = sum(state.running for state in states.values())
+        facts = facts_of(
+            request,
+            self.classification,
+            load=load,
+            prompt_tokens=self.prompt_tokens,
+            conversation=self.conversation,
+        )
+        self.decision = service.decide(
+            request,
+            self.classification,
+            match(self._policy, facts),
+            service.snapshot(),
+            states,
+            prompt_tokens=self.prompt_tokens,
+            draw=draw_of(request.record_id or request.request_id, service.secret),
+            policy=self._policy.hash,
+            conversation=self.conversation,
+        )
+
+    async def open(self) -> bytes:
+        """Send the request and return the first bytes for the client: the whole answer, or a stream's first events.
+
+        Where the backend fails before that, the other backends are tried in turn and the record says so.
+
+        Raises:
+            UpstreamError: the backend refused the request; its words are forwarded.
+            BackendUnreachable: no backend gave an answer.
+        """
+        while True:
+            try:
+                return await self._attempt()
+            except (UpstreamError, BackendUnreachable) as error:
+                self.close()
+                if isinstance(error, UpstreamError) and error.status not in _RETRYABLE:
+                    raise
+                if not self._fall_back():
+                    raise
+
+    async def _attempt(self) -> bytes:
+        """Try the arm decided for."""
+        arm, request = self.decision.arm, self.request
+        state = self._states[arm.backend]
+        self._relay = Relay(
+            keep_usage=request.include_usage,
+            keep_metrics=request.debug,
+            fingerprint=fingerprint_of(arm, state.draft, state.version),
+        )
+        self.overhead_s = time.perf_counter() - request.arrived
+        self._upstream = await self._service.backends()[arm.backend].open(request, self.decision)
+        if request.stream:
+            return await self.more()
+        body = await self._upstream.read()
+        try:
+            return self._relay.answer(body)
+        except ValueError as error:
+            raise BackendUnreachable(f"backend {arm.backend} sent no JSON object: {error}") from error
+
+    def _fall_back(self) -> bool:
+        """Decide again without the backend that failed; False where no other is left."""
+        failed = self.decision.arm.backend
+        left = {name: state for name, state in self._states.items() if name != failed and state.healthy}
+        if not left:
+            return False
+        self._states = left
+        self.decide(left)
+        self.fallback = True
+        self.decision.state = "fallback"
+        self.decision.reason = f"{self.decision.arm.path} {self.decision.arm}: fallback, {failed} failed"
+        return True
+
+    async def more(self) -> bytes:
+        """Return the next events of the stream, b"" at its end.
+
+        Raises:
+            BackendUnreachable: the stream broke off.
+            UpstreamError: the stream's first event is an error, so that a real status can still be sent.
+        """
+        relay, upstream = self._relay, self._upstream
+        if relay is None or upstream is None or relay.done:
+            return b""
+        while chunk := await upstream.chunk():
+            out = relay.feed(chunk, time.perf_counter())
+            if relay.error is not None and not relay.events:
+                raise UpstreamError(_status_of(relay.error), out.removeprefix(b"data: ").partition(b"\n")[0], {})
+            if out:
+                return out
+        try:
+            return relay.end(time.perf_counter())
+        except ValueError as error:
+            raise BackendUnreachable(f"backend {self.decision.arm.backend} {error}") from error
+
+    def close(self) -> None:
+        """Abort the work upstream unless it is complete. Idempotent."""
+        if self._upstream is not None:
+            self._upstream.close()
+
+    def finish(self, status: int, error_code: str | None = None) -> None:
+        """Close the clock, read acceptance, hand the record over. The first call counts."""
+        if self._recorded:
+            return
+        self._recorded = True
+        record = self._record(status, error_code)
+        self.close()
+        if record.prompt_tokens is not None:
+            self.used_tokens = record.prompt_tokens + (record.completion_tokens or 0)
+        self._service.learn(len(self.request.raw), record.prompt_tokens)
+        for sink in self._service.sinks:
+            sink.submit(record)
+
+    def _record(self, status: int, error_code: str | None) -> RequestRecord:
+        request, relay, arm = self.request, self._relay, self.decision.arm
+        now = time.perf_counter()
+        usage = (relay.usage if relay is not None else None) or {}
+        spec = self._upstream.spec(relay.final) if self._upstream and relay else None
+        completion = _count(usage, "completion_tokens")
+        first = relay.first_at if relay is not None else None
+        tpot = _step_time(spec, completion) if relay is None or first is None else _tpot(relay, completion)
+        details = usage.get("prompt_tokens_details")
+        in_band = relay.error if relay is not None and status == 200 else None
+        return RequestRecord(
+            request_id=request.record_id or request.request_id,
+            at=request.arrived_at,
+            endpoint=request.endpoint,
+            model=request.model,
+            key_id=request.identity.key_id,
+            task=self.classification.task,
+            confidence=self.classification.confidence,
+            source=self.classification.source,
+            arm=arm,
+            epoch=self._states[arm.backend].epoch,
+            decision=self.decision,
+            stream=request.stream,
+            temperature=request.temperature,
+            status=status,
+            error_code=str(in_band.get("code") or in_band.get("type") or "upstream_error") if in_band else error_code,
+            finish_reason=relay.finish_reason if relay is not None else None,
+            prompt_tokens=_count(usage, "prompt_tokens"),
+            completion_tokens=completion,
+            cached_tokens=_count(details, "cached_tokens") if isinstance(details, dict) else None,
+            overhead_s=self.overhead_s,
+            ttft_s=None if first is None else first - request.arrived,
+            tpot_s=tpot,
+            e2e_s=now - request.arrived,
+            itl_s=relay.itl if relay is not None else [],
+            spec=spec,
+            fallback=self.fallback,
+            conversation=self.conversation,
+            signals=self.classification.signals,
+        )
+
+
+def failure_code(error: BaseException) -> str:
+    """Name an error for the record."""
+    code = getattr(error, "code", None)
+    return code if isinstance(code, str) else type(error).__name__ if isinstance(error, BreakevenError) else "internal"
+
+
+def _tpot(relay: Relay, tokens: int | None) -> float | None:
+    """(last − first)/(n − 1), None where n is below 2 or all came at once."""
+    if relay.first_at is None or tokens is None or tokens < 2 or relay.last_at <= relay.first_at:
+        return None
+    return (relay.last_at - relay.first_at) / (tokens - 1)
+
+
+def _step_time(spec: Spec | None, tokens: int | None) -> float | None:
+    """Time per token of an unstreamed answer, from the engine's own clock where it reports one."""
+    if spec is None or spec.plain_s is None or tokens is None or tokens < 2:
+        return None
+    total: float = (spec.draft_s or 0.0) + (spec.verify_s or 0.0) + spec.plain_s
+    return total / (tokens - 1) if total > 0 else None
+
+
+def _count(usage: Mapping[str, Any], name: str) -> int | None:
+    value = usage.get(name)
+    return value if isinstance(value, int) else None
+
+
+def _status_of(error: Mapping[str, Any]) -> int:
+    """Return the HTTP status that an in-band error names, else 500."""
+    code = error.get("code")
+    return code if isinstance(code, int) and 400 <= code <= 599 else 500
