@@ -97,6 +97,10 @@ class LogHistogram:
         below = _most_below(self._total, q, 1 - confidence)
         return None if below < 0 else lower_edge(self._bucket_at_rank(below + 1))
 
+    def maximum(self) -> float | None:
+        """Return the largest value (seconds; within 1 %), None while empty."""
+        return middle(max(self._counts)) if self._counts else None
+
     def count_above(self, seconds: float) -> int:
         """Return how many values lie in buckets above that of `seconds`."""
         limit = bucket_of(seconds)

@@ -1,0 +1,21 @@
+"""SQLite or PostgreSQL: request records, roll-ups, keys, policy versions, the switch log."""
+
+from gateway.db.database import Database
+from gateway.db.keys import ROLES, StoredKey, key_id_of, new_key
+from gateway.db.log import StoredPolicy, Switch
+from gateway.db.queries import ActivityPoint, ActivitySums, TaskActivity, TaskLatency, TaskSummary
+
+__all__ = [
+    "ROLES",
+    "ActivityPoint",
+    "ActivitySums",
+    "Database",
+    "StoredKey",
+    "StoredPolicy",
+    "Switch",
+    "TaskActivity",
+    "TaskLatency",
+    "TaskSummary",
+    "key_id_of",
+    "new_key",
+]

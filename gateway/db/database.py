@@ -1,0 +1,183 @@
+"""The database as the rest of the gateway sees it: one method per question, each one transaction with a time limit.
+
+Called by the recorder (records), the refresher (history, switch log), the access layer (keys), `gateway.ops` (reads)
+and `cli/`. SQLite and PostgreSQL give the same answers. Every method raises StoreUnavailable where the database does
+not answer, and StoreRefused where it will never take a value.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import insert, select, text, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.db import maintenance, queries, rollups
+from gateway.db.engine import open_engine, parse_url, transaction
+from gateway.db.keys import StoredKey
+from gateway.db.log import SwitchLog
+from gateway.db.migrate import pending, upgrade
+from gateway.db.models import ApiKey, AuditEntry
+from gateway.db.records import clean, insert_new
+from gateway.histogram import METRICS, LatencyCell, Metric
+from gateway.types import CellKey, RequestRecord
+
+KEEP_REQUESTS_DAYS = 30
+_KNOWN_CELLS = 50_000
+
+
+class Database(SwitchLog):
+    """Opens nothing before first use; one per process."""
+
+    def __init__(self, url: str, *, timeout_s: float = 5.0) -> None:
+        self._url = parse_url(url)
+        self._timeout_s = timeout_s
+        self._engine = open_engine(self._url, timeout_s=timeout_s)
+        self._cells: dict[CellKey, int] = {}
+
+    @property
+    def url(self) -> str:
+        """Where it is, without the password."""
+        return self._url.render_as_string(hide_password=True)
+
+    def _read(self, timeout_s: float | None = None) -> AbstractAsyncContextManager[AsyncConnection]:
+        return transaction(self._engine, write=False, timeout_s=timeout_s or self._timeout_s)
+
+    def _write(self, timeout_s: float | None = None) -> AbstractAsyncContextManager[AsyncConnection]:
+        return transaction(self._engine, write=True, timeout_s=timeout_s or 2 * self._timeout_s)
+
+    async def migrate(self) -> None:
+        """Create or upgrade the schema; safe to call from several processes at once."""
+        if self._url.drivername.startswith("sqlite") and not await self.pending_migrations():
+            return
+        engine = open_engine(self._url, timeout_s=max(60.0, self._timeout_s))
+        try:
+            async with transaction(engine, write=True, timeout_s=600.0) as connection:
+                await maintenance.wait_for_lock(connection)
+                await connection.run_sync(upgrade)
+        finally:
+            await engine.dispose()
+
+    async def pending_migrations(self) -> list[str]:
+        """Return the revisions that the database lacks, oldest first."""
+        async with self._read() as connection:
+            return await connection.run_sync(pending)
+
+    async def ping(self) -> None:
+        """Ask for a sign of life."""
+        async with self._read() as connection:
+            await connection.execute(text("SELECT 1"))
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._engine.dispose()
+
+    async def insert_records(self, records: Sequence[RequestRecord], *, writer: str = "local") -> int:
+        """Store records and add them to the roll-ups; one whose request_id is there already changes nothing.
+
+        `writer` names the calling process: its latency rows are its own. Returns how many were new.
+        """
+        unknown = {rollups.cell_of(record) for record in records} - self._cells.keys()
+        if unknown:
+            async with self._write() as connection:
+                numbers = await rollups.cell_ids(connection, unknown)
+            if len(self._cells) > _KNOWN_CELLS:
+                self._cells.clear()
+            self._cells |= numbers
+        async with self._write() as connection:
+            fresh_ids = await insert_new(connection, list(records))
+            fresh = list({record.request_id: record for record in records if record.request_id in fresh_ids}.values())
+            if fresh:
+                await rollups.add_activity(connection, rollups.activity(fresh), self._cells)
+                await rollups.merge_latencies(connection, rollups.latencies(fresh), self._cells, writer=writer)
+        return len(fresh)
+
+    async def p99_history(
+        self, since: float, until: float | None = None, metrics: Sequence[Metric] = METRICS
+    ) -> list[LatencyCell]:
+        """Return the latencies of each cell, hour by hour, between two Unix times."""
+        async with self._read() as connection:
+            return await queries.latency_cells(connection, *_minutes(since, until), metrics)
+
+    async def task_summary(
+        self, since: float, until: float | None = None, metrics: Sequence[Metric] = ("ttft", "tpot", "itl")
+    ) -> queries.TaskSummary:
+        """Return activity and latencies by task and arm between two Unix times."""
+        async with self._read(30.0) as connection:
+            window = _minutes(since, until)
+            activity = await queries.activity_by_task(connection, *window)
+            return queries.TaskSummary(activity, await queries.latency_by_task(connection, *window, metrics))
+
+    async def task_series(self, since: float, step_minutes: int = 60) -> list[queries.ActivityPoint]:
+        """Return activity by task and arm from a Unix time on, in steps of `step_minutes`."""
+        async with self._read(30.0) as connection:
+            return await queries.activity_series(connection, *_minutes(since, None), step_minutes)
+
+    async def maintain(self, *, now: float | None = None, keep_requests_days: float = KEEP_REQUESTS_DAYS) -> int:
+        """Delete raw rows past their retention and compact old roll-ups, in short steps; return deleted raw rows."""
+        moment = time.time() if now is None else now
+        deleted = 0
+        while True:
+            async with self._write() as connection:
+                if not await maintenance.take_lock(connection):
+                    return deleted
+                batch = await maintenance.delete_old_requests(connection, moment - keep_requests_days * 86400)
+            deleted += batch
+            if batch < maintenance.BATCH:
+                break
+        for span, into, kept in maintenance.STEPS:
+            more = True
+            while more:
+                async with self._write(30.0) as connection:
+                    more = await maintenance.take_lock(connection) and await maintenance.compact_one(
+                        connection, span=span, into=into, before=int(moment // 60) - kept
+                    )
+        return deleted
+
+    async def create_key(self, key: StoredKey, *, actor: str = "cli") -> None:
+        """Store a key made by `new_key`."""
+        async with self._write() as connection:
+            await connection.execute(insert(ApiKey), clean(msgspec.structs.asdict(key)))
+            await _audit(connection, actor, "key.create", key.key_id, {"name": key.name, "role": key.role})
+
+    async def list_keys(self) -> list[StoredKey]:
+        """Return all keys, revoked ones included, oldest first."""
+        columns = [ApiKey.__table__.c[name] for name in StoredKey.__struct_fields__]
+        async with self._read() as connection:
+            rows = await connection.execute(select(*columns).order_by(ApiKey.created_at, ApiKey.key_id))
+            return [StoredKey(*row) for row in rows]
+
+    async def load_keys(self) -> list[StoredKey]:
+        """Return the keys that are valid now."""
+        return [key for key in await self.list_keys() if key.revoked_at is None]
+
+    async def revoke_key(self, key_id: str, *, actor: str = "cli") -> bool:
+        """Revoke a key; False where it is unknown or already revoked."""
+        async with self._write() as connection:
+            result = await connection.execute(
+                update(ApiKey)
+                .where(ApiKey.key_id == key_id, ApiKey.revoked_at.is_(None))
+                .values(revoked_at=datetime.now(UTC))
+            )
+            if result.rowcount:
+                await _audit(connection, actor, "key.revoke", key_id, {})
+            return bool(result.rowcount)
+
+    async def audit(self, actor: str, action: str, target: str, details: dict[str, Any] | None = None) -> None:
+        """Write who changed what; never a secret."""
+        async with self._write() as connection:
+            await _audit(connection, actor, action, target, details or {})
+
+
+async def _audit(connection: AsyncConnection, actor: str, action: str, target: str, details: dict[str, Any]) -> None:
+    row = {"at": datetime.now(UTC), "actor": actor, "action": action, "target": target, "details": details}
+    await connection.execute(insert(AuditEntry), clean(row))
+
+
+def _minutes(since: float, until: float | None) -> tuple[int, int]:
+    return int(since // 60), int((time.time() if until is None else until) // 60) + (until is None)

@@ -1,0 +1,108 @@
+"""Keeps the database small: raw rows expire, minute rows become hour rows, hour rows become day rows.
+
+Called by `Database.maintain`. Each step is a short transaction of bounded size: it never holds a lock for long and
+never reads a table into memory. Several gateways may run it at once: a lock lets one work and the others do nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from sqlalchemy import delete, func, literal, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.db.models import ActivityRollup, LatencyRollup, Request
+from gateway.db.records import insert_for
+from gateway.db.rollups import SUMS
+from gateway.db.types import utc
+from gateway.histogram import LogHistogram
+
+BATCH = 1000
+MINUTE_ROWS_KEPT = 48 * 60
+"""Minutes for which minute rows are kept; then hour rows."""
+HOUR_ROWS_KEPT = 90 * 24 * 60
+"""Minutes for which hour rows are kept; then day rows, for good."""
+COMPACTED = "compacted"
+"""The writer of merged latency rows."""
+_LOCK = 0x627265616B  # any number of our own
+STEPS = ((1, 60, MINUTE_ROWS_KEPT), (60, 1440, HOUR_ROWS_KEPT))
+
+
+async def take_lock(connection: AsyncConnection) -> bool:
+    """Return whether this transaction may do maintenance; the lock ends with it. SQLite has one writer anyway."""
+    if connection.dialect.name != "postgresql":
+        return True
+    return bool((await connection.execute(select(func.pg_try_advisory_xact_lock(_LOCK)))).scalar())
+
+
+async def wait_for_lock(connection: AsyncConnection) -> None:
+    """Let only one process migrate at a time."""
+    if connection.dialect.name == "postgresql":
+        await connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _LOCK + 1})
+
+
+async def delete_old_requests(connection: AsyncConnection, before: float) -> int:
+    """Delete at most `BATCH` raw rows that arrived before the Unix time `before`; return how many."""
+    old = select(Request.request_id).where(Request.at < utc(before)).order_by(Request.at).limit(BATCH)
+    return (await connection.execute(delete(Request).where(Request.request_id.in_(old)))).rowcount
+
+
+async def compact_one(connection: AsyncConnection, *, span: int, into: int, before: int) -> bool:
+    """Merge the rows of the oldest `into`-minute span that ended before minute `before`; False when none is left."""
+    for table in (ActivityRollup, LatencyRollup):
+        oldest = (await connection.execute(select(func.min(table.minute)).where(table.span == span))).scalar()
+        if oldest is None:
+            continue
+        start = oldest - oldest % into
+        if start + into > before:
+            continue
+        if table is ActivityRollup:
+            await _compact_activity(connection, span, into, start)
+        else:
+            await _compact_latency(connection, span, into, start)
+        rows = (table.span == span, table.minute.between(start, start + into - 1))
+        await connection.execute(delete(table).where(*rows))
+        return True
+    return False
+
+
+async def _compact_activity(connection: AsyncConnection, span: int, into: int, start: int) -> None:
+    """Sum in the database, adding to the row that an earlier run may have made."""
+    table = ActivityRollup
+    groups = (table.cell_id, table.key_id, table.state)
+    summed = (
+        select(literal(into), literal(start), *groups, *(func.sum(getattr(table, name)) for name in SUMS))
+        .where(table.span == span, table.minute.between(start, start + into - 1))
+        .group_by(*groups)
+    )
+    insert = insert_for(connection, table).from_select(["span", "minute", "cell_id", "key_id", "state", *SUMS], summed)
+    added = {name: getattr(table, name) + insert.excluded[name] for name in SUMS}
+    keys = ("span", "minute", "cell_id", "key_id", "state")
+    await connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=added))
+
+
+async def _compact_latency(connection: AsyncConnection, span: int, into: int, start: int) -> None:
+    """Merge histograms here, with the row that an earlier run may have made."""
+    table = LatencyRollup
+    grouped: dict[tuple[int, str], list[bytes]] = defaultdict(list)
+    for where in (
+        (table.span == span, table.minute.between(start, start + into - 1)),
+        (table.span == into, table.minute == start, table.writer == COMPACTED),
+    ):
+        for cell_id, metric, packed in await connection.execute(
+            select(table.cell_id, table.metric, table.histogram).where(*where)
+        ):
+            grouped[cell_id, metric].append(packed)
+    merged = {key: LogHistogram.merge_encoded(blobs) for key, blobs in grouped.items()}
+    rows = [
+        {"span": into, "minute": start, "cell_id": cell_id, "metric": metric, "writer": COMPACTED,
+         "count": histogram.count, "histogram": histogram.encode()}
+        for (cell_id, metric), histogram in merged.items()
+    ]  # fmt: skip
+    insert = insert_for(connection, table)
+    replace = {"count": insert.excluded["count"], "histogram": insert.excluded.histogram}
+    keys = ("span", "minute", "cell_id", "metric", "writer")
+    for first in range(0, len(rows), BATCH):
+        await connection.execute(
+            insert.on_conflict_do_update(index_elements=keys, set_=replace), rows[first : first + BATCH]
+        )
