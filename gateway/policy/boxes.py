@@ -16,6 +16,7 @@ from gateway.policy.conditions import AllOf, Always, AnyOf, Between, Condition, 
 MAX_BOXES = 64
 ABSENT = "\0absent"
 """Stands for the value of a header that is not there."""
+_HEADER = "header "
 
 
 class TooComplex(Exception):  # noqa: N818  # control flow, not an error of its own
@@ -130,10 +131,18 @@ class Box(NamedTuple):
             mine = domains.get(key)
             both = domain if mine is None else mine.meet(domain)  # type: ignore[arg-type]  # as above
             if both is None:
-                others |= {(True, OneOf(key, tuple(sorted(domain.allowed or ()))))}  # type: ignore[arg-type, union-attr]  # Words
+                others |= {(True, _condition(key, domain))}
             else:
                 domains[key] = both
         return Box(domains, others)
+
+
+def _condition(key: str, domain: Domain) -> Condition:
+    """Write patterns down as the condition they came from."""
+    words = tuple(sorted(domain.allowed or ())) if isinstance(domain, Words) else ()
+    if key.startswith(_HEADER):
+        return Header(key.removeprefix(_HEADER), words)
+    return OneOf(key, words)  # type: ignore[arg-type]  # keys of Words are text facts or headers
 
 
 def boxes(condition: Condition) -> list[Box]:
@@ -175,8 +184,8 @@ def _leaf(condition: Condition, sign: bool) -> list[Box]:  # noqa: PLR0911  # on
             return [Box({key: _words(values, sign)})]
         case Header(name, values, present):
             if values:
-                return [Box({f"header {name}": _words(values, sign)})]
-            return [Box({f"header {name}": _words((ABSENT,), present is not sign)})]
+                return [Box({f"{_HEADER}{name}": _words(values, sign)})]
+            return [Box({f"{_HEADER}{name}": _words((ABSENT,), present is not sign)})]
         case Flag(key, value):
             return [Box({key: _words(("true",), value is sign)})]
         case Between(key, low, high, low_open, high_open):

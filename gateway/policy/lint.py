@@ -17,6 +17,10 @@ BUDGET = 60_000
 """Comparisons of boxes per policy: what keeps the check of thousands of odd rules within a fraction of a second."""
 
 
+Literals = list[tuple[str, list[str]]]
+"""Facts with the words that a box allows for them, the most telling first."""
+
+
 @dataclass(slots=True)
 class _Earlier:
     """Boxes of the rules before, found by a word that they name."""
@@ -26,9 +30,8 @@ class _Earlier:
     forced: list[tuple[Box, Rule]] = field(default_factory=list)
     left: int = BUDGET
 
-    def add(self, box: Box, rule: Rule) -> None:
+    def add(self, box: Box, words: Literals, rule: Rule) -> None:
         """Remember a box."""
-        words = _literals(box)
         for key, values in words[:1]:
             for value in values:
                 self.by_word[key, value].append((box, rule))
@@ -37,16 +40,16 @@ class _Earlier:
         if rule.path != "auto":
             self.forced.append((box, rule))
 
-    def near(self, box: Box) -> Iterator[tuple[Box, Rule]]:
-        """Yield the boxes that may contain this one."""
+    def near(self, words: Literals) -> Iterator[tuple[Box, Rule]]:
+        """Yield the boxes that may contain one with these words."""
         yield from self._spend(self.general)
-        for key, values in _literals(box):
+        for key, values in words:
             yield from self._spend(self.by_word.get((key, values[0]), []))
 
-    def meeting(self, box: Box, path: str) -> Iterator[tuple[Box, Rule]]:
-        """Yield the boxes that may meet this one and would be a surprise to a rule that takes `path`."""
+    def meeting(self, words: Literals, path: str) -> Iterator[tuple[Box, Rule]]:
+        """Yield the boxes that may meet one with these words and would be a surprise to a rule that takes `path`."""
         yield from self._spend(self.general)
-        for key, values in _literals(box):
+        for key, values in words:
             for value in values:
                 yield from self._spend(self.by_word.get((key, value), []))
         if path != "auto":
@@ -61,13 +64,14 @@ class _Earlier:
             yield entry
 
 
-def _literals(box: Box) -> list[tuple[str, list[str]]]:
+def _literals(box: Box) -> Literals:
     """Return the keys of a box that name nothing but literal words, the most telling first."""
-    found = []
-    for key, domain in box.domains.items():
-        if isinstance(domain, Words) and domain.allowed is not None and not any("*" in word for word in domain.allowed):
-            found.append((key, sorted(domain.allowed)))
-    return sorted(found, key=lambda pair: (pair[0] in FLAG_KEYS, pair[0] == "task", len(pair[1]), pair[0]))
+    found = [
+        (key in FLAG_KEYS, key == "task", len(domain.allowed), key, sorted(domain.allowed))
+        for key, domain in box.domains.items()
+        if isinstance(domain, Words) and domain.allowed is not None and "*" not in "".join(domain.allowed)
+    ]
+    return [(key, words) for *_, key, words in sorted(found)]
 
 
 def lint(rules: Sequence[tuple[Mapping, Rule]], tasks: tuple[str, ...], findings: Findings) -> None:
@@ -78,11 +82,11 @@ def lint(rules: Sequence[tuple[Mapping, Rule]], tasks: tuple[str, ...], findings
             union = [_with_tasks(box, tasks) for box in boxes(rule.when)]
         except TooComplex:
             continue
-        union = [box for box in union if not box.empty]
-        if not union:
+        pairs = [(box, _literals(box)) for box in union if not box.empty]
+        if not pairs:
             _never(node, rule, findings)
             continue
-        covering = _covering(union, earlier)
+        covering = _covering(pairs, earlier)
         if covering is not None:
             names = ", ".join(
                 f"{shorten(name)} (line {line})" for name, line in sorted(covering, key=lambda one: one[1])[:4]
@@ -91,10 +95,10 @@ def lint(rules: Sequence[tuple[Mapping, Rule]], tasks: tuple[str, ...], findings
                 node.position, f"rule {shorten(rule.name)} is never reached: {names} above takes all of its requests"
             )
             continue
-        _overlap(node, rule, union, earlier, findings)
+        _overlap(node, rule, pairs, earlier, findings)
         if rule.mode == "enforce":
-            for box in union:
-                earlier.add(box, rule)
+            for box, words in pairs:
+                earlier.add(box, words, rule)
         if earlier.left < 0:
             findings.warning(node.position, "too many rules to look for unreachable and overlapping ones from here on")
             return
@@ -128,47 +132,49 @@ def _has_empty_share(condition: Condition) -> bool:
     return False
 
 
-def _covering(union: list[Box], earlier: _Earlier) -> set[tuple[str, int]] | None:
+def _covering(pairs: list[tuple[Box, Literals]], earlier: _Earlier) -> set[tuple[str, int]] | None:
     """Return the earlier rules (name, line) that together take all of the boxes, or None if something is left."""
     by: set[tuple[str, int]] = set()
-    for box in union:
-        found = _covered(box, earlier, len(FLAG_KEYS) + 1)
+    for box, words in pairs:
+        found = _covered(box, words, earlier, len(FLAG_KEYS) + 1)
         if found is None:
             return None
         by |= found
     return by
 
 
-def _covered(box: Box, earlier: _Earlier, depth: int) -> set[tuple[str, int]] | None:
-    for other, rule in earlier.near(box):
+def _covered(box: Box, words: Literals, earlier: _Earlier, depth: int) -> set[tuple[str, int]] | None:
+    for other, rule in earlier.near(words):
         if box.within(other):
             return {(rule.name, rule.line)}
-    parts = _split(box, earlier) if depth else []
+    parts = _split(box, words, earlier) if depth else []
     by: set[tuple[str, int]] = set()
     for part in parts:
-        found = _covered(part, earlier, depth - 1)
+        found = _covered(part, _literals(part), earlier, depth - 1)
         if found is None:
             return None
         by |= found
     return by or None
 
 
-def _split(box: Box, earlier: _Earlier) -> list[Box]:
+def _split(box: Box, words: Literals, earlier: _Earlier) -> list[Box]:
     """Cut a box along its tasks, else along a yes/no fact that earlier rules look at."""
     tasks = box.domains.get("task")
     if isinstance(tasks, Words) and tasks.allowed and len(tasks.allowed) > 1:
         return [Box({**box.domains, "task": Words(frozenset({task}))}, box.others) for task in sorted(tasks.allowed)]
     for key in FLAG_KEYS:
-        if key not in box.domains and any(key in other.domains for other, _ in earlier.near(box)):
+        if key not in box.domains and any(key in other.domains for other, _ in earlier.near(words)):
             values = (Words(frozenset({"true"})), Words(None, frozenset({"true"})))
             return [Box({**box.domains, key: value}, box.others) for value in values]
     return []
 
 
-def _overlap(node: Mapping, rule: Rule, union: list[Box], earlier: _Earlier, findings: Findings) -> None:
+def _overlap(
+    node: Mapping, rule: Rule, pairs: list[tuple[Box, Literals]], earlier: _Earlier, findings: Findings
+) -> None:
     """Warn once if an earlier rule takes a part of this rule's requests by what looks like a slip."""
-    for box in union:
-        for other, before in earlier.meeting(box, rule.path):
+    for box, words in pairs:
+        for other, before in earlier.meeting(words, rule.path):
             key = _crossing(box, other, before, rule)
             if key is not None:
                 findings.warning(

@@ -6,7 +6,6 @@ stops at the first thing that a policy never needs: depth, size, tags, cycles, d
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import yaml
@@ -19,7 +18,8 @@ MAX_NODES = 200_000
 """Counted with aliases expanded, so that an anchor bomb ends here."""
 
 Event = Any
-"""PyYAML's events, from either parser."""
+Loader = Any
+"""PyYAML's, in C or in Python."""
 At = tuple[int, int]
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -105,7 +105,7 @@ def compose(text: str, findings: Findings) -> Node | None:
         findings.error(Position(1, 1), f"the file is larger than {MAX_BYTES // 1024} KiB")
         return None
     try:
-        return _Composer(findings).run(yaml.parse(text, Loader=_Loader))
+        return _Composer(findings).run(_Loader(text))
     except _Stop:
         return None
     except yaml.MarkedYAMLError as error:
@@ -153,7 +153,7 @@ class _Composer:
         self.documents = 0
         self.nodes = 0
 
-    def run(self, events: Iterator[Event]) -> Node | None:
+    def run(self, loader: Loader) -> Node | None:
         """Consume all events and return the root."""
         take = {
             yaml.ScalarEvent: self._scalar,
@@ -164,11 +164,15 @@ class _Composer:
             yaml.AliasEvent: self._alias,
             yaml.DocumentStartEvent: self._document,
         }
-        for event in events:
-            handler = take.get(type(event))
+        get, handler_of = loader.get_event, take.get
+        while True:
+            event = get()
+            handler = handler_of(type(event))
             if handler is not None:
                 mark = event.start_mark
                 handler(event, (mark.line + 1, mark.column + 1))
+            elif type(event) is yaml.StreamEndEvent:
+                break
         if self.root is None:
             self._stop((1, 1), "the file is empty: expected a mapping that begins with 'version: 1'")
         return self.root
@@ -187,9 +191,7 @@ class _Composer:
         self.nodes += 1
         if self.nodes > MAX_NODES:
             self._too_many(at)
-        self._attach(node)
-        if self.stack:
-            self.stack[-1].size += 1
+        self._attach(node, 1)
 
     def _stop(self, at: At, message: str) -> NoReturn:
         self.findings.error(Position(*at), message)
@@ -213,7 +215,7 @@ class _Composer:
             self._too_many(at)
         if event.anchor is not None:
             self.anchors[event.anchor] = node
-        self._attach(node)
+        self._attach(node, 0)
         self.stack.append(node)
 
     def _close(self, _: Event, _at: At) -> None:
@@ -235,23 +237,25 @@ class _Composer:
         self.nodes += node.size
         if self.nodes > MAX_NODES:
             self._too_many(at)
-        self._attach(node)
+        self._attach(node, node.size)
         if self.stack:
-            self.stack[-1].size += node.size
             self.stack[-1].depth = max(self.stack[-1].depth, node.depth + 1)
 
-    def _attach(self, node: Node) -> None:
+    def _attach(self, node: Node, size: int) -> None:
+        """Put a node into the open collection; `size` values are complete with it."""
         if not self.stack:
             self.root = node
             return
         parent = self.stack[-1]
-        if isinstance(parent, Sequence):
+        parent.size += size
+        if type(parent) is Mapping:
+            if parent.pending is None:
+                self._key(parent, node)
+            else:
+                parent.items.append((parent.pending, node))
+                parent.pending = None
+        elif isinstance(parent, Sequence):
             parent.items.append(node)
-        elif parent.pending is None:
-            self._key(parent, node)
-        else:
-            parent.items.append((parent.pending, node))
-            parent.pending = None
 
     def _key(self, parent: Mapping, node: Node) -> None:
         """Take a mapping's key: a scalar that was not seen before."""
