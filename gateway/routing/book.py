@@ -99,3 +99,14 @@ class Book:
                 parts[0][0] if len(parts) == 1 and parts[0][1] == 1.0 else merged(parts[0][0].layout, parts)
             )
         return result
+
+    def scale(self, weight: float) -> None:
+        """Discount everything: what `build_snapshot` does by the age of each bucket."""
+        for places in (self.piles, self.totals):
+            for piles in places.values():
+                for pile in piles.values():
+                    pile.scale(weight)
+        for measured in self.measured.values():
+            measured.scale(weight)
+        for kind in self.requests:
+            self.requests[kind] *= weight

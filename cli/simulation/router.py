@@ -1,0 +1,221 @@
+"""Sends a sequence of traced requests through the live decision, one at a time, and learns from each before the next.
+
+Nothing is decided here: `observe`, `Book`, `make_node`, `decide` and the engine's `Controller` are the live ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cli.simulation.flight import fly
+from cli.simulation.replay import Steps, Table
+from gateway.policy.schema import Rule
+from gateway.routing import Tuning, decide, observe
+from gateway.routing.book import Book
+from gateway.routing.snapshot import Node, NodeKey, Snapshot, make_node
+from gateway.routing.stats import Vector, layout_of
+from gateway.types import (
+    Arm,
+    BackendState,
+    CellKey,
+    Classification,
+    Decision,
+    GenerateRequest,
+    Identity,
+    RequestRecord,
+    Spec,
+)
+
+BACKEND = "simulated"
+EPOCH = "1"
+RATE = 10.0
+"""Requests per second of the simulated clock, which only the half-life sees."""
+AGE_EVERY = 16
+"""Requests between two discountings of the statistics."""
+
+
+@dataclass(slots=True)
+class Run:
+    """What one sequence cost."""
+
+    seconds: list[float] = field(default_factory=list)
+    """By request, in order."""
+    arms: list[int] = field(default_factory=list)
+    """Draft length taken."""
+    states: list[str] = field(default_factory=list)
+    switches: int = 0
+    """Changes of a settled incumbent."""
+
+
+class Router:
+    """The live decision over one table of traces."""
+
+    def __init__(self, table: Table, method: str, rule: Rule, tuning: Tuning, *, in_flight: bool) -> None:
+        self._table, self._method, self._rule, self._in_flight = table, method, rule, in_flight
+        lengths = table.lengths[1:]
+        arms = (Arm(BACKEND), *(Arm(BACKEND, method, k) for k in lengths))
+        self._state = BackendState(
+            name=BACKEND,
+            kind="engine",
+            healthy=True,
+            arms=arms,
+            model="",
+            max_model_len=None,
+            epoch=EPOCH,
+            has_tool_template=True,
+            per_request_stats=True,
+            per_request_switch=True,
+            adaptive=in_flight,
+            running=table.costs.batch - 1,
+        )
+        self._layout = layout_of(lengths)
+        book = Book({(BACKEND, method): lengths})
+        offered = {BACKEND: [(method, k) for k in lengths]}
+        self._snapshot = Snapshot(0.0, False, book, {BACKEND: table.costs}, offered, {BACKEND: EPOCH}, tuning)
+        self._request = _request()
+        self._clock: dict[NodeKey, float] = {}
+        self._now = 0.0
+        self._seen: dict[tuple[int, int], tuple[CellKey, dict[str, int], Vector]] = {}
+
+    def run(self, sequence: list[int], rng: np.random.Generator) -> Run:
+        """Decide, replay and learn from each request of `sequence` (indices of traces)."""
+        run = Run()
+        draws = rng.random(len(sequence)).tolist()
+        for count, (index, draw) in enumerate(zip(sequence, draws, strict=True)):
+            if count % AGE_EVERY == 0 and count:
+                self._age()
+            decision = self._decide(index, draw, run)
+            steps = self._serve(index, decision)
+            run.seconds.append(steps.seconds)
+            run.arms.append(decision.arm.k)
+            run.states.append(decision.state)
+            self._learn(index, decision, steps)
+        return run
+
+    def _decide(self, index: int, draw: float, run: Run) -> Decision:
+        trace = self._table.traces[index]
+        key = self._key(index)
+        before = self._snapshot.nodes.get(key)
+        node = make_node(self._snapshot, key, before, self._now - self._clock.get(key, self._now))
+        run.switches += _switched(before, node)
+        self._snapshot.nodes[key] = node
+        self._clock[key] = self._now
+        return decide(
+            self._request,
+            Classification(trace.seen_task, 1.0, "declared"),
+            self._rule,
+            self._snapshot,
+            {BACKEND: self._state},
+            prompt_tokens=trace.prompt_tokens,
+            draw=draw,
+            policy="simulated",
+        )
+
+    def _key(self, index: int) -> NodeKey:
+        key, _, _ = self._observed(index, 0, self._table.steps[index][0], cached=True)
+        return (key.backend, key.task, key.temperature, key.context, key.load)
+
+    def _serve(self, index: int, decision: Decision) -> Steps:
+        speculation = decision.speculation
+        if speculation is not None and speculation.adaptive is not None:
+            return fly(self._table.traces[index], self._table.costs, speculation)
+        return self._table.steps[index][self._table.lengths.index(decision.arm.k)]
+
+    def _learn(self, index: int, decision: Decision, steps: Steps) -> None:
+        fixed = decision.speculation is None or decision.speculation.adaptive is None
+        key, counters, vector = self._observed(index, decision.arm.k, steps, cached=fixed)
+        book = self._snapshot.book
+        kind = (key.backend, key.task, key.temperature, key.context)
+        book.requests[kind] += counters.get("n", 0)
+        if key.k:
+            book.add_vector(kind, key.method, key.k, vector)
+
+    def _observed(self, index: int, k: int, steps: Steps, *, cached: bool) -> tuple[CellKey, dict[str, int], Vector]:
+        """Return what the live recorder would count of this request; fixed draft lengths are worked out once."""
+        found = self._seen.get((index, k)) if cached else None
+        if found is None:
+            record = _record(self._table, index, Arm(BACKEND, self._method, k) if k else Arm(BACKEND), steps)
+            ((key, counters),) = observe(record)
+            found = (key, counters, self._layout.vector(counters))
+            if cached:
+                self._seen[index, k] = found
+        return found
+
+    def _age(self) -> None:
+        elapsed = AGE_EVERY / RATE
+        weight = 0.5 ** (elapsed / self._snapshot.tuning.half_life)
+        self._now += elapsed
+        self._snapshot.book.scale(weight)
+
+
+def _switched(before: Node | None, after: Node) -> int:
+    if before is None or not (before.state.settled and after.state.settled):
+        return 0
+    return int(before.state.incumbent != after.state.incumbent)
+
+
+def _request() -> GenerateRequest:
+    return GenerateRequest(
+        request_id="simulated",
+        endpoint="completions",
+        body={},
+        model="",
+        stream=False,
+        include_usage=False,
+        identity=Identity("simulated", "simulated", "app", False),
+        arrived=0.0,
+        arrived_at=0.0,
+        temperature=0.0,
+        max_tokens=None,
+    )
+
+
+def _record(table: Table, index: int, arm: Arm, steps: Steps) -> RequestRecord:
+    """Return the record that the gateway would have made of this request."""
+    trace = table.traces[index]
+    size = len(trace.emitted)
+    rounds = sum(1 for d in steps.drafted if d)
+    histogram = [0] * (max(steps.drafted, default=0) + 1)
+    for e, d in zip(steps.emitted, steps.drafted, strict=True):
+        if d:
+            histogram[e - 1] += 1
+    spec = Spec(
+        rounds=rounds,
+        drafted=sum(steps.drafted),
+        accepted=size - len(steps.emitted),
+        histogram=histogram,
+        undrafted=len(steps.drafted) - rounds,
+        batch_mean=float(table.costs.batch),
+        step_emitted=steps.emitted,
+        step_drafted=steps.drafted,
+    )
+    decision = Decision(arm, "", "ok", "", "", numbers={"offered": list(table.lengths[1:])}, load=table.costs.batch)
+    return RequestRecord(
+        request_id=trace.id,
+        at=0.0,
+        endpoint="completions",
+        model="",
+        key_id="",
+        task=trace.seen_task,
+        confidence=1.0,
+        source="declared",
+        arm=arm,
+        epoch=EPOCH,
+        decision=decision,
+        stream=False,
+        temperature=0.0,
+        status=200,
+        error_code=None,
+        finish_reason="stop",
+        prompt_tokens=trace.prompt_tokens,
+        completion_tokens=size,
+        cached_tokens=0,
+        overhead_s=0.0,
+        ttft_s=None,
+        tpot_s=steps.seconds / size,
+        e2e_s=steps.seconds,
+        itl_s=[],
+        spec=spec,
+    )
