@@ -79,9 +79,9 @@ def kv_bytes_per_token(loaded: LoadedModel) -> int:
     return int(2 * text.num_hidden_layers * heads * width * loaded.dtype.itemsize)
 
 
-def kv_budget(loaded: LoadedModel, memory: int = KV_MEMORY) -> int:
-    """Return how many tokens of KV cache `memory` bytes hold."""
-    return max(256, memory // kv_bytes_per_token(loaded))
+def kv_budget(loaded: LoadedModel, max_batch: int, memory: int = KV_MEMORY) -> int:
+    """Return how many tokens of KV cache `memory` bytes hold, no more than `max_batch` full windows can use."""
+    return min(max(256, memory // kv_bytes_per_token(loaded)), max_batch * (loaded.max_len + 64))
 
 
 def pick_device(device: str) -> torch.device:

@@ -36,7 +36,8 @@ def test_folder_is_loaded_with_its_facts(tiny_target: LoadedModel) -> None:
 
 def test_kv_budget_follows_memory(tiny_target: LoadedModel) -> None:
     assert kv_bytes_per_token(tiny_target) == 2 * 2 * 2 * 16 * 4
-    assert kv_budget(tiny_target, 512 * 1000) == 1000
+    assert kv_budget(tiny_target, 32, 512 * 1000) == 1000
+    assert kv_budget(tiny_target, 2, 1 << 40) == 2 * (1024 + 64)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])

@@ -1,0 +1,215 @@
+"""The engine's Litestar application: routes, authorisation, lifespan. Built by `run.py` and by tests."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from litestar import Litestar, Request, Response, get, post
+from litestar.datastructures import State
+from litestar.exceptions import HTTPException
+from litestar.types import ASGIApp
+
+from engine.errors import RequestRejected
+from engine.messages import CostTable, EngineInfo
+from engine.server import errors
+from engine.server.answers import Answer, StreamedAnswer, WholeAnswer
+from engine.server.jobs import Job, chat_job, completion_job
+from engine.server.params import Limits
+from engine.server.render import Renderer
+from engine.server.schemas import ChatRequest, CompletionRequest, decode
+from engine.server.service import EngineService
+from engine.server.wire import Health, ModelCard, ModelList
+from engine.tokenizer import ChatTokenizer
+
+MAX_BODY_BYTES = 16 << 20
+LONG_BODY_BYTES = 32 << 10
+"""Longer bodies are parsed and tokenised in a thread, so that they do not hold up everyone's streams."""
+CACHE_KEY_HEADER = "x-breakeven-cache-key"
+"""Set by the gateway to the tenant; prefix and suffix reuse never cross it."""
+HttpRequest = Request[Any, Any, State]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerContext:
+    """What the handlers need, for the life of the process."""
+
+    service: EngineService
+    tokenizer: ChatTokenizer
+    limits: Limits
+    model: str
+    draft: str | None
+    dtype: str
+    device: str
+    threads: int
+    max_batch: int
+    version: str
+    token: str | None = None
+    started: float = field(default_factory=time.time)
+
+    @property
+    def epoch(self) -> str:
+        """A new one with every process start, version, model and draft."""
+        return self._hash(str(self.started), self.version, self.model, self.draft or "", self.dtype)
+
+    def fingerprint(self, job: Job) -> str:
+        """OpenAI's `system_fingerprint`: arm, draft and version."""
+        arm = f"{job.speculation.method}-k{job.speculation.k}"
+        return "fp_" + self._hash(arm, self.draft or "", self.version, self.model, self.dtype)
+
+    @staticmethod
+    def _hash(*parts: str) -> str:
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+
+
+def create_app(context: ServerContext) -> Litestar:
+    """Return the application; the step loop runs for as long as its lifespan."""
+
+    def start() -> None:
+        context.service.start()
+
+    async def stop() -> None:
+        await asyncio.to_thread(context.service.stop)
+
+    return Litestar(
+        route_handlers=[chat_completions, completions, models, model, costs, info, health],
+        state=State({"context": context}),
+        on_startup=[start],
+        on_shutdown=[stop],
+        before_request=_authorise,
+        exception_handlers={Exception: errors.handle, HTTPException: errors.handle},
+        request_max_body_size=MAX_BODY_BYTES,
+        openapi_config=None,
+        logging_config=None,
+    )
+
+
+def _context(request: HttpRequest) -> ServerContext:
+    context: ServerContext = request.app.state["context"]
+    return context
+
+
+def _authorise(request: HttpRequest) -> None:
+    token = _context(request).token
+    if token is None or request.url.path == "/health":
+        return
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), token.encode()):
+        raise errors.Unauthorized("expected Authorization: Bearer with this engine's BREAKEVEN_ENGINE_TOKEN")
+
+
+@post("/v1/chat/completions", status_code=200)
+async def chat_completions(request: HttpRequest) -> ASGIApp:
+    """Continue a conversation."""
+    raw = await request.body()
+
+    def prepare(context: ServerContext) -> tuple[str, Job]:
+        body = decode(raw, ChatRequest)
+        _check_model(body.model, context)
+        return body.model, chat_job(body, context.tokenizer, context.limits, _cache_key(request))
+
+    context = _context(request)
+    name, job = await asyncio.to_thread(prepare, context) if len(raw) > LONG_BODY_BYTES else prepare(context)
+    return _answer(context, request, job, name)
+
+
+@post("/v1/completions", status_code=200)
+async def completions(request: HttpRequest) -> ASGIApp:
+    """Continue a text."""
+    raw = await request.body()
+
+    def prepare(context: ServerContext) -> tuple[str, Job]:
+        body = decode(raw, CompletionRequest)
+        _check_model(body.model, context)
+        return body.model, completion_job(body, context.tokenizer, context.limits, _cache_key(request))
+
+    context = _context(request)
+    name, job = await asyncio.to_thread(prepare, context) if len(raw) > LONG_BODY_BYTES else prepare(context)
+    return _answer(context, request, job, name)
+
+
+def _answer(context: ServerContext, request: HttpRequest, job: Job, model: str) -> Answer:
+    renderer = Renderer(job, context.tokenizer, model=model, fingerprint=context.fingerprint(job))
+    generation = context.service.submit(job.requests)
+    given = request.headers.get("x-request-id", "")
+    headers = {"x-request-id": given if given.isascii() and given.isprintable() and given else job.id}
+    if job.stream:
+        return StreamedAnswer(generation, renderer, headers, include_usage=job.include_usage)
+    return WholeAnswer(generation, renderer, headers)
+
+
+def _cache_key(request: HttpRequest) -> str:
+    return request.headers.get(CACHE_KEY_HEADER, "")
+
+
+def _check_model(name: str, context: ServerContext) -> None:
+    if name != context.model:
+        raise RequestRejected(
+            f"The model {name!r} does not exist: this engine serves {context.model!r}",
+            param="model",
+            code="model_not_found",
+            status=404,
+        )
+
+
+def _card(context: ServerContext) -> ModelCard:
+    return ModelCard(context.model, int(context.started), context.limits.max_model_len, root=context.model)
+
+
+@get("/v1/models")
+async def models(request: HttpRequest) -> ModelList:
+    """List the served model."""
+    return ModelList([_card(_context(request))])
+
+
+@get("/v1/models/{name:path}")
+async def model(request: HttpRequest, name: str) -> ModelCard:
+    """Describe the served model."""
+    context = _context(request)
+    _check_model(name.removeprefix("/"), context)
+    return _card(context)
+
+
+@get("/v1/engine/costs")
+async def costs(request: HttpRequest) -> CostTable:
+    """Return the measured costs of steps."""
+    return _context(request).service.core.costs()
+
+
+@get("/v1/engine/info")
+async def info(request: HttpRequest) -> EngineInfo:
+    """Say what this process is, can do and is doing."""
+    context = _context(request)
+    stats = context.service.core.stats()
+    return EngineInfo(
+        model=context.model,
+        max_model_len=context.limits.max_model_len,
+        methods=list(context.limits.methods),
+        max_k=context.limits.max_k,
+        epoch=context.epoch,
+        version=context.version,
+        dtype=context.dtype,
+        device=context.device,
+        threads=context.threads,
+        draft=context.draft,
+        has_tool_template=context.tokenizer.has_tool_template,
+        max_batch=context.max_batch,
+        running=stats.running,
+        waiting=stats.waiting,
+        kv_tokens_used=stats.kv_tokens_used,
+        kv_tokens_total=stats.kv_tokens_total,
+        profiled=stats.profiled,
+    )
+
+
+@get("/health")
+async def health(request: HttpRequest) -> Response[Health]:
+    """Answer 200 while the step loop lives, 503 for ever after."""
+    dead = _context(request).service.dead
+    if dead is not None:
+        return Response(Health("dead", str(dead)), status_code=503)
+    return Response(Health("ok"), status_code=200)

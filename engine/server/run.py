@@ -1,0 +1,157 @@
+"""Brings one engine process up and down: port, models, core, server. Called by `engine/__main__.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import importlib.metadata
+import ipaddress
+import logging
+import socket
+import sys
+
+import torch
+import uvicorn
+
+from engine.config import ConfigError, EngineConfig
+from engine.core import EngineCore
+from engine.errors import EngineError
+from engine.models import LoadedModel
+from engine.models.load import kv_budget, load_models
+from engine.models.transfer import Progress
+from engine.server.app import ServerContext, create_app
+from engine.server.params import Limits
+from engine.server.service import EngineService
+from engine.tokenizer import ChatTokenizer
+
+log = logging.getLogger(__name__)
+DRAIN_S = 3.0
+"""After SIGTERM running requests have this long to finish; then their streams end with an error."""
+KEEP_ALIVE_S = 75
+"""Longer than any client's idle timeout, so that the client is the one to close."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Listen:
+    """Where the engine is reached and by whom."""
+
+    host: str = "127.0.0.1"
+    port: int = 8001
+    token: str | None = None
+    """Required from every client where set; must be set off loopback."""
+
+
+def serve(config: EngineConfig, listen: Listen, kv_tokens: int | None = None) -> None:
+    """Serve until SIGTERM or SIGINT. Raises EngineError where the engine cannot start."""
+    check_access(listen)
+    bound = bind(listen)
+    torch.set_num_threads(config.num_threads)
+    target, draft = load_models(config, _log_progress())
+    config = dataclasses.replace(config, kv_tokens=kv_tokens or kv_budget(target, config.max_batch))
+    context = make_context(EngineCore(target, config, draft), config, target, draft, listen.token)
+    server = _Server(context, listen, bound)
+    asyncio.run(server.serve(sockets=[bound]))
+    if not server.started:
+        raise EngineError(f"cannot listen on {listen.host}:{listen.port}: the address is already in use")
+
+
+def make_context(
+    core: EngineCore, config: EngineConfig, target: LoadedModel, draft: LoadedModel | None, token: str | None = None
+) -> ServerContext:
+    """Wire a core to what the HTTP handlers need."""
+    window = min(target.max_len, config.max_model_len or target.max_len, config.kv_tokens - config.max_k)
+    return ServerContext(
+        service=EngineService(core),
+        tokenizer=ChatTokenizer(target),
+        limits=Limits(window, target.vocab_size, tuple(core.methods), config.max_k),
+        model=target.name,
+        draft=draft.name if draft is not None else None,
+        dtype=str(target.dtype).removeprefix("torch."),
+        device=str(target.device),
+        threads=config.num_threads,
+        max_batch=config.max_batch,
+        version=importlib.metadata.version("breakeven"),
+        token=token,
+    )
+
+
+def check_access(listen: Listen) -> None:
+    """Refuse to be open to a network without a token. Raises ConfigError."""
+    if listen.token is None and not is_loopback(listen.host):
+        raise ConfigError(
+            f"refusing to listen on {listen.host}: off loopback the engine wants a token; set BREAKEVEN_ENGINE_TOKEN "
+            "here and for the gateway"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def bind(listen: Listen) -> socket.socket:
+    """Take the port before the model is loaded, so that a conflict shows at once. Raises EngineError."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            listen.host.strip("[]"), listen.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        raise EngineError(f"cannot listen on {listen.host}:{listen.port}: {error.strerror}") from error
+    return bound
+
+
+class _Server(uvicorn.Server):
+    """uvicorn with a ready line and a deadline for what still runs at shutdown."""
+
+    def __init__(self, context: ServerContext, listen: Listen, bound: socket.socket) -> None:
+        super().__init__(
+            uvicorn.Config(
+                create_app(context),
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=int(DRAIN_S) + 2,
+            )
+        )
+        self._context = context
+        self._host = f"[{listen.host.strip('[]')}]" if ":" in listen.host else listen.host
+        self._port = bound.getsockname()[1]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            context = self._context
+            draft = f", draft {context.draft}" if context.draft else ""
+            threads = "1 thread" if context.threads == 1 else f"{context.threads} threads"
+            print(
+                f"breakeven engine: {context.model}{draft} ({context.dtype}, {context.device}, {threads}, "
+                f"window {context.limits.max_model_len}) ready on http://{self._host}:{self._port}",
+                flush=True,
+            )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        error = EngineError("the engine is shutting down")
+        asyncio.get_running_loop().call_later(DRAIN_S, self._context.service.fail_all, error)
+        await super().shutdown(sockets)
+
+
+def _log_progress() -> Progress:
+    """Report a download on standard error, one line for each tenth."""
+    shown = -1
+
+    def progress(done: int, total: int) -> None:
+        nonlocal shown
+        if (tenth := done * 10 // total) > shown:
+            shown = tenth
+            print(f"breakeven engine: fetching the model, {done / 1e6:.0f} of {total / 1e6:.0f} MB", file=sys.stderr)
+
+    return progress

@@ -1,0 +1,133 @@
+"""OpenAI's requests as they arrive: types only; ranges and meaning are checked in `params.py`.
+
+Unknown fields are ignored, as OpenAI's clients keep adding some that do not concern the engine.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from engine.errors import RequestRejected
+from engine.messages import Speculation
+
+
+class ContentPart(msgspec.Struct):
+    """One part of a message's content; only text can be served."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class Message(msgspec.Struct):
+    """One turn. An assistant's content may be empty, null or absent."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+class StreamOptions(msgspec.Struct):
+    """What a stream carries beside the deltas."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    """vLLM's: usage so far in every chunk."""
+
+
+class Prediction(msgspec.Struct):
+    """Predicted Outputs: text that the answer is expected to repeat."""
+
+    type: Literal["content"]
+    content: str | list[ContentPart]
+
+
+class JsonSchemaFormat(msgspec.Struct):
+    """`response_format.json_schema`."""
+
+    schema: dict[str, Any] | None = None
+    name: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct):
+    """How the answer must be formed."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+
+
+class SamplingFields(msgspec.Struct, kw_only=True):
+    """What both endpoints share."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    ignore_eos: bool | None = None
+    response_format: ResponseFormat | None = None
+    prediction: Prediction | None = None
+    speculation: Speculation | None = None
+
+
+class ChatRequest(SamplingFields, kw_only=True):
+    """`POST /v1/chat/completions`."""
+
+    messages: list[Message]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    functions: list[dict[str, Any]] | None = None
+
+
+class CompletionRequest(SamplingFields, kw_only=True):
+    """`POST /v1/completions`."""
+
+    prompt: str | list[str | int | list[int]]
+    logprobs: int | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    best_of: int | None = None
+
+
+Body = TypeVar("Body", ChatRequest, CompletionRequest)
+
+
+def decode(raw: bytes, kind: type[Body]) -> Body:
+    """Read a request's body. Raises RequestRejected with the field's path in `param`."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        message, param = _explain(str(error))
+        raise RequestRejected(message, param=param) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestRejected(f"the body is not valid JSON: {error}", code="invalid_json") from error
+
+
+def _explain(text: str) -> tuple[str, str | None]:
+    """Turn msgspec's ``Expected `int`, got `str` - at `$.n` `` into a message and the field's path."""
+    what, _, where = text.partition(" - at ")
+    path = where.strip("`").removeprefix("key in ").strip("`").removeprefix("$").removeprefix(".").replace("[...]", "")
+    if what.startswith("Object missing required field "):
+        field = what.removeprefix("Object missing required field ").strip("`")
+        path = f"{path}.{field}" if path else field
+        return f"{path}: this field is required", path
+    what = what[:1].lower() + what[1:].replace("`", "")
+    return (f"{path}: {what}", path) if path else (f"the body: {what}", None)
