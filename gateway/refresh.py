@@ -1,0 +1,199 @@
+"""Keeps what the decision reads current, in the background: statistics, p99 history, costs → one `Snapshot` in memory.
+
+Started by `gateway.app`; read by `gateway.serve` (snapshot), `/readyz` (store states) and `gateway.ops`. A store that
+is away leaves the last snapshot in place, marked stale; nothing here is ever awaited by a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import msgspec
+
+from gateway.backends import Backend
+from gateway.db import Database
+from gateway.errors import BreakevenError
+from gateway.histogram import LatencyCell
+from gateway.routing import Snapshot, Tuning, build_snapshot, empty_snapshot
+from gateway.stats import Statistics
+from gateway.switches import SwitchWatch
+from gateway.window import Window, merged_history
+
+log = logging.getLogger(__name__)
+STALE_AFTER_S = 3.0
+"""Statistics that could not be read for so long are called stale."""
+HISTORY_S = 24 * 3600
+"""How far back latencies are looked at for the p99 guard."""
+_HISTORY_EVERY_S = 30.0
+_MAINTAIN_EVERY_S = 900.0
+_REBUILD_AFTER_S = 5.0
+
+
+class StoreState(msgspec.Struct):
+    """One store as the refresher sees it."""
+
+    ok: bool
+    detail: str = ""
+    """Why not."""
+    age_s: float | None = None
+    """Seconds since it last answered; None: never."""
+
+
+class Refresher:
+    """One per gateway process."""
+
+    def __init__(
+        self,
+        *,
+        backends: Callable[[], Mapping[str, Backend]],
+        store: Statistics | None = None,
+        database: Database | None = None,
+        policy: Callable[[], str] = str,
+        tuning: Tuning | None = None,
+        interval_s: float = 0.5,
+        keep_requests_days: float = 30.0,
+    ) -> None:
+        self.snapshot: Snapshot = empty_snapshot(time.time(), stale=store is not None)
+        """The newest one; replaced as a whole."""
+        self._backends = backends
+        self._store = store
+        self._database = database
+        self._tuning = tuning or Tuning()
+        self._interval_s = interval_s
+        self._keep_requests_days = keep_requests_days
+        self._window = Window(int(8 * self._tuning.half_life // 60))
+        self._switches = SwitchWatch(policy)
+        self._history: list[LatencyCell] = []
+        self._hours: dict[int, list[LatencyCell]] = {}
+        self._inputs: object = None
+        self._read_at: float | None = None
+        self._store_error = ""
+        self._asked_at: float | None = None
+        self._database_error = ""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Begin; waits a second at most for the statistics that were there before. Never fails."""
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(self.refresh(), 1.0)
+        jobs = [self._every(self._interval_s, self.refresh, "statistics")]
+        if self._database is not None:
+            jobs.append(self._every(_HISTORY_EVERY_S, self.refresh_history, "history"))
+            jobs.append(self._every(1.0, self._log_switches, "switch log"))
+            jobs.append(self._every(_MAINTAIN_EVERY_S, self._maintain, "maintenance", wait_first=True))
+        self._tasks = [asyncio.create_task(job, name="refresher") for job in jobs]
+
+    async def aclose(self) -> None:
+        """Stop."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+
+    def stats_state(self) -> dict[str, StoreState]:
+        """Return the state of each configured store."""
+        now, states = time.monotonic(), {}
+        for name, used, error, at in (
+            ("redis", self._store is not None, self._store_error, self._read_at),
+            ("database", self._database is not None, self._database_error, self._asked_at),
+        ):
+            if used:
+                age = None if at is None else round(now - at, 1)
+                states[name] = StoreState(not error and at is not None, error or ("" if at else "not read yet"), age)
+        return states
+
+    async def refresh(self) -> None:
+        """Read what is new in the statistics and make a snapshot of it."""
+        if self._store is not None:
+            try:
+                changed = await self._window.read(self._store)
+            except BreakevenError as error:
+                self._store_error = str(error)
+                self._mark_stale()
+                return
+            self._store_error, self._read_at = "", time.monotonic()
+        else:
+            changed = False
+        await self._build(changed)
+
+    async def refresh_history(self) -> None:
+        """Read the latencies of the last day; past hours are read once and late arrivals in the last two."""
+        if self._database is None:
+            return
+        now = time.time()
+        since = now - HISTORY_S if not self._hours else now // 3600 * 3600 - 3600
+        try:
+            cells = await self._database.p99_history(since, metrics=("ttft", "tpot", "itl"))
+        except BreakevenError as error:
+            self._database_error = str(error)
+            return
+        self._database_error, self._asked_at = "", time.monotonic()
+        fresh: dict[int, list[LatencyCell]] = {}
+        for cell in cells:
+            fresh.setdefault(cell.minute, []).append(cell)
+        kept = {minute: found for minute, found in self._hours.items() if minute >= (now - HISTORY_S) // 60}
+        self._hours = kept | fresh
+        self._history = await asyncio.to_thread(merged_history, self._hours)
+
+    def _mark_stale(self) -> None:
+        overdue = self._read_at is None or time.monotonic() - self._read_at > STALE_AFTER_S
+        if overdue and not self.snapshot.stale:
+            log.warning("statistics are stale: %s", self._store_error)
+            self.snapshot = replace(self.snapshot, stale=True)
+
+    async def _build(self, changed: bool) -> None:
+        """Make a snapshot in a thread, unless nothing has changed and the last one is recent."""
+        backends = self._backends()
+        states = {name: backend.state() for name, backend in backends.items()}
+        costs = {name: table for name, backend in backends.items() if (table := backend.costs()) is not None}
+        arms = {name: state.arms for name, state in states.items() if state.arms}
+        epochs = {name: state.epoch for name, state in states.items() if state.epoch}
+        inputs = (costs, arms, epochs, id(self._history))
+        now = time.time()
+        recent = now - self.snapshot.made_at < _REBUILD_AFTER_S and not self.snapshot.stale
+        if recent and not changed and inputs == self._inputs:
+            return
+        previous = replace(self.snapshot, nodes=dict(self.snapshot.nodes))  # decisions add nodes meanwhile
+        self.snapshot = await asyncio.to_thread(
+            build_snapshot,
+            self._window.buckets(),
+            costs,
+            now=now,
+            history=self._history,
+            previous=previous,
+            arms=arms,
+            epochs=epochs,
+            tuning=self._tuning,
+        )
+        self._inputs = inputs
+
+    async def _log_switches(self) -> None:
+        if self._database is not None and not self.snapshot.stale:
+            await self._switches.look(self.snapshot, self._database)
+
+    async def _maintain(self) -> None:
+        if self._database is not None:
+            deleted = await self._database.maintain(keep_requests_days=self._keep_requests_days)
+            if deleted:
+                log.info("deleted %d request rows older than %g days", deleted, self._keep_requests_days)
+
+    async def _every(self, seconds: float, job: Callable[[], object], what: str, *, wait_first: bool = False) -> None:
+        """Run a job for ever; its failures are logged once each and never end it."""
+        last = ""
+        while True:
+            if wait_first:
+                await asyncio.sleep(seconds)
+            try:
+                await job()  # type: ignore[misc]  # every job is a coroutine function
+                last = ""
+            except Exception as error:
+                if str(error) != last:
+                    log.warning("%s: %s", what, error, exc_info=not isinstance(error, BreakevenError))
+                last = str(error)
+            if not wait_first:
+                await asyncio.sleep(seconds)

@@ -1,0 +1,105 @@
+"""The window of statistics that the decision looks back on, kept in memory and read piecemeal. Called by `refresh.py`.
+
+The present and the last minute are read every time; older minutes hardly change (only when a spool is replayed), so one
+of them is read again each time, in turn. Minutes older than a while are summed in blocks: their weight is small, and
+fewer buckets make a cheaper snapshot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from itertools import chain
+
+from gateway.histogram import LatencyCell, LogHistogram, Metric
+from gateway.routing import Bucket
+from gateway.stats import Statistics
+from gateway.types import CellKey
+
+_EXACT_MINUTES = 10
+_BLOCK = 10
+Cells = dict[CellKey, dict[str, int]]
+
+
+class Window:
+    """Counters per minute over the last `minutes`."""
+
+    def __init__(self, minutes: int) -> None:
+        self._length = minutes
+        self._minutes: dict[int, Cells] = {}
+        self._blocks: dict[int, list[Bucket]] = {}
+        self._turn = 0
+        self._first = True
+
+    async def read(self, store: Statistics) -> bool:
+        """Read what may be new; return whether anything was. Raises StoreUnavailable."""
+        now = int(time.time() // 60)
+        if self._first:
+            changed = self._take(now - self._length, now + 1, await store.read(now - self._length, now + 1))
+            self._first = False
+            return changed
+        changed = self._take(now - 1, now + 1, await store.read(now - 1, now + 1))
+        self._turn = self._turn % self._length + 1
+        old = now - 1 - self._turn
+        changed |= self._take(old, old, await store.read(old, old))
+        for minute in [minute for minute in self._minutes if minute < now - self._length]:
+            del self._minutes[minute]
+            self._blocks.pop(minute // _BLOCK, None)
+        return changed
+
+    def buckets(self) -> list[Bucket]:
+        """Return the window: minutes as they are while recent, then blocks dated at their middle."""
+        now = int(time.time() // 60)
+        edge = (now - _EXACT_MINUTES) // _BLOCK * _BLOCK
+        exact = (
+            Bucket(minute, key, counters)
+            for minute, cells in self._minutes.items()
+            if minute >= edge
+            for key, counters in cells.items()
+        )
+        blocks = {minute // _BLOCK for minute in self._minutes if minute < edge}
+        return list(chain(exact, *(self._block(block) for block in sorted(blocks))))
+
+    def _take(self, first: int, last: int, items: Iterable[tuple[int, CellKey, dict[str, int]]]) -> bool:
+        """Replace minutes `first` … `last`; return whether they differ from before."""
+        fresh: dict[int, Cells] = {}
+        for minute, key, counters in items:
+            fresh.setdefault(minute, {})[key] = counters
+        changed = False
+        for minute in range(first, last + 1):
+            cells = fresh.get(minute)
+            if cells != self._minutes.get(minute):
+                changed = True
+                self._blocks.pop(minute // _BLOCK, None)
+                if cells is None:
+                    del self._minutes[minute]
+                else:
+                    self._minutes[minute] = cells
+        return changed
+
+    def _block(self, block: int) -> list[Bucket]:
+        found = self._blocks.get(block)
+        if found is None:
+            sums: Cells = {}
+            for minute in range(block * _BLOCK, (block + 1) * _BLOCK):
+                for key, counters in self._minutes.get(minute, {}).items():
+                    into = sums.setdefault(key, {})
+                    for name, value in counters.items():
+                        into[name] = into.get(name, 0) + value
+            middle = block * _BLOCK + _BLOCK // 2
+            found = self._blocks[block] = [Bucket(middle, key, counters) for key, counters in sums.items()]
+        return found
+
+
+def merged_history(hours: Mapping[int, list[LatencyCell]]) -> list[LatencyCell]:
+    """Merge hour cells into one cell per key and metric, dated at the earliest."""
+    merged: dict[tuple[CellKey, Metric], tuple[int, int, LogHistogram]] = {}
+    for minute in sorted(hours):
+        for cell in hours[minute]:
+            first, _, histogram = merged.setdefault((cell.key, cell.metric), (minute, 0, LogHistogram()))
+            histogram.merge(cell.histogram)
+            merged[cell.key, cell.metric] = (first, minute + cell.minutes - first, histogram)
+    return [
+        LatencyCell(key, metric, first, histogram, length)
+        for (key, metric), (first, length, histogram) in merged.items()
+    ]
