@@ -9,14 +9,16 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from gateway.db.keys import StoredKey, key_id_of
-from gateway.errors import AuthenticationFailed, PermissionDenied, RateLimited, SettingsError
+from gateway.errors import AuthenticationFailed, PermissionDenied, RateLimited, SettingsError, Unavailable
 from gateway.stats import LimitState
 from gateway.types import Identity
 
@@ -58,12 +60,14 @@ class Access:
         load: Callable[[], Awaitable[Iterable[StoredKey]]] | None = None,
         limiter: Limiter | None = None,
         defaults: tuple[int | None, int | None] = (None, None),
+        cache: Path | None = None,
     ) -> None:
         self._loopback = is_loopback(host)
         self._host = host
         self._load = load
         self._limiter = limiter
         self._defaults = defaults
+        self._cache = cache
         self._keys: dict[str, StoredKey] = {}
         self._known: dict[str, Identity] = {}
         self._task: asyncio.Task[None] | None = None
@@ -95,10 +99,13 @@ class Access:
             if not self.error or self.error == "not read yet":
                 log.warning("API keys cannot be read: %s", error)
             self.error = str(error) or type(error).__name__
+            if not self._keys:
+                self._keys = _read_cache(self._cache)
         else:
             self.error = ""
             if keys != self._keys:
                 self._keys, self._known = keys, {}
+                _write_cache(self._cache, keys)
 
     async def _refreshing(self) -> None:
         while True:
@@ -134,6 +141,9 @@ class Access:
         if known is not None:
             return known
         stored = self._keys.get(key_id_of(token) or "")
+        if stored is None and self.error:
+            message = f"API keys cannot be checked now: {self.error}"
+            raise Unavailable(message, code="keys_unavailable", headers={"retry-after": "1"})
         if stored is None or not stored.accepts(token):
             raise AuthenticationFailed("unknown or revoked API key", code="invalid_api_key")
         return self._remember(token, stored.identity())
@@ -177,10 +187,32 @@ class Access:
             raise RateLimited(message, code="rate_limit_exceeded", headers=told)
         return Admission(identity, tokens, headers)
 
-    def settle(self, admission: Admission, used: int | None) -> None:
-        """Give back, or take, the difference to what was really used; None where nothing is known."""
-        if self._limiter is not None and admission.reserved and used is not None:
+    def settle(self, admission: Admission, used: int) -> None:
+        """Give back, or take, the difference to what was really used."""
+        if self._limiter is not None and admission.reserved:
             self._limiter.settle(admission.identity, admission.reserved, used)
+
+
+def _read_cache(path: Path | None) -> dict[str, StoredKey]:
+    """Return the keys (hashes only) as last seen, for a start while the database is away; empty where none were."""
+    if path is None:
+        return {}
+    try:
+        keys = msgspec.json.decode(path.read_bytes(), type=list[StoredKey])
+    except (OSError, msgspec.MsgspecError):
+        return {}
+    return {key.key_id: key for key in keys}
+
+
+def _write_cache(path: Path | None, keys: Mapping[str, StoredKey]) -> None:
+    if path is None:
+        return
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_suffix(".new")
+        with open(fresh, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(msgspec.json.encode(list(keys.values())))
+        fresh.replace(path)
 
 
 def limit_headers(state: LimitState) -> list[tuple[bytes, bytes]]:

@@ -133,6 +133,7 @@ def _litestar(settings: Settings, parts: Parts, service: Service, metrics: Metri
         exception_handlers={Exception: framework_handler},
         lifespan=[lifespan],
         openapi_config=None,
+        logging_config=None,
     )
 
 

@@ -17,7 +17,7 @@ from gateway.policy import Policy, Rule, match
 from gateway.policy.facts import facts_of
 from gateway.relay import Relay
 from gateway.routing.snapshot import Snapshot
-from gateway.types import BackendState, Classification, Decision, GenerateRequest, RequestRecord, Spec
+from gateway.types import Arm, BackendState, Classification, Decision, GenerateRequest, RequestRecord, Spec
 
 _RETRYABLE = frozenset({408, 429, 500, 502, 503, 504})
 """Answers of a backend after which another backend may do better."""
@@ -143,8 +143,8 @@ class Exchange:
         self.fallback = False
         self.conversation = conversation_of(request, service.secret)
         self.prompt_tokens = service.prompt_tokens(request)
-        self.used_tokens: int | None = None
-        """Prompt and completion together, once the answer is complete."""
+        self.used_tokens = 0
+        """Prompt and completion together, once finished; what came through where the backend's count is missing."""
         self._service = service
         self._policy = policy
         self._states = states
@@ -174,6 +174,11 @@ class Exchange:
             policy=self._policy.hash,
             conversation=self.conversation,
         )
+        own = request.speculation
+        if own is not None and request.arm_wish is not None and self.decision.arm == request.arm_wish:
+            self.decision.arm = Arm(self.decision.arm.backend, own.method, own.k)
+            self.decision.speculation = own
+            self.decision.reason = f"{self.decision.arm.path} {self.decision.arm}: forced by the request"
 
     async def open(self) -> bytes:
         """Send the request and return the first bytes for the client: the whole answer, or a stream's first events.
@@ -261,6 +266,8 @@ class Exchange:
         self.close()
         if record.prompt_tokens is not None:
             self.used_tokens = record.prompt_tokens + (record.completion_tokens or 0)
+        elif self._relay is not None and self._relay.events:
+            self.used_tokens = self.prompt_tokens + self._relay.events
         self._service.learn(len(self.request.raw), record.prompt_tokens)
         for sink in self._service.sinks:
             sink.submit(record)

@@ -50,6 +50,8 @@ class GenerateEndpoint:
             return
         except Exception as error:
             await _refuse(send, answer_to(error), request_id, admission)
+            if admission is not None:
+                self._access.settle(admission, 0)
             return
         await self._exchange(exchange, admission, receive, send)
 

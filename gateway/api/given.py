@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, TypeVar
 
-from litestar.params import Dependency
+from litestar.di import Dependency
+from litestar.params import SkipValidationMarker
 
 T = TypeVar("T")
-Given = Annotated[T, Dependency(skip_validation=True)]
+Given = Annotated[T, Dependency(kind="named"), SkipValidationMarker()]

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 from litestar import Controller, Request, get
 from litestar.datastructures import State
+from litestar.params import FromPath
 
 from gateway.access import Access
 from gateway.api.given import Given
@@ -64,7 +65,7 @@ class ModelsController(Controller):
 
     @get("/{model_id:path}", sync_to_thread=False)
     def get_model(
-        self, request: Req, access: Given[Access], states: Given[States], started: Given[int], model_id: str
+        self, request: Req, access: Given[Access], states: Given[States], started: Given[int], model_id: FromPath[str]
     ) -> Model:
         """Show one model."""
         access.identify(request.headers)

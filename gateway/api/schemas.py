@@ -88,7 +88,8 @@ class ChatRequest(Common):
 class CompletionRequest(Common):
     """`POST /v1/completions`."""
 
-    prompt: str | list[str] | list[int] | list[list[int]] = ""
+    prompt: str | list[Any] = ""
+    """A text, texts, or token ids of one or several prompts (checked apart)."""
     max_tokens: Annotated[int, Meta(ge=0)] | None = None
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     echo: bool | None = None
@@ -124,6 +125,8 @@ def check(endpoint: Endpoint, body: dict[str, Any]) -> Checked:
         raise _violation(error) from error
     if isinstance(request, ChatRequest):
         _check_contents(request.messages)
+    else:
+        _check_prompt(request.prompt)
     return request
 
 
@@ -156,6 +159,19 @@ def _check_contents(messages: list[Message]) -> None:
                 param=f"messages[{index}].content",
                 code="invalid_type",
             )
+
+
+def _check_prompt(prompt: str | list[Any]) -> None:
+    """A list holds texts only, token ids only, or lists of token ids only, and is not empty."""
+    if isinstance(prompt, str):
+        return
+    if not prompt:
+        raise InvalidRequest("prompt: expected at least one prompt", param="prompt", code="invalid_value")
+    kinds = {type(part) for part in prompt}
+    tokens = kinds == {list} and all(type(token) is int for part in prompt for token in part)
+    if not (tokens or kinds in ({str}, {int})):
+        message = "prompt: expected a string, an array of strings, or arrays of token ids"
+        raise InvalidRequest(message, param="prompt", code="invalid_type")
 
 
 def _violation(error: msgspec.ValidationError) -> InvalidRequest:

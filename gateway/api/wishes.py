@@ -64,25 +64,25 @@ def visible_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def forced_arm(speculation: Speculation, states: Iterable[BackendState], model: str) -> Arm:
-    """Return the arm that a client's own `speculation` asks for.
+    """Return the offered arm nearest to a client's own `speculation`; its k need not be one that a policy offers.
 
     Raises:
-        InvalidRequest: no backend with this model can switch per request, or not to this method and k.
+        InvalidRequest: no backend with this model switches per request, or none has this method.
     """
     switching = [state for state in states if state.per_request_switch and state.model == model]
-    wanted = [Arm(state.name, speculation.method, speculation.k) for state in switching]
-    offered = [str(arm) for state in switching for arm in state.arms]
     if not switching:
-        raise InvalidRequest(
-            f"speculation: no backend of model {model!r} switches speculation per request", param="speculation"
-        )
-    for arm, state in zip(wanted, switching, strict=True):
-        if arm in state.arms or any(arm.method == known.method and arm.k <= 64 for known in state.arms):
-            return arm
-    raise InvalidRequest(
-        f"speculation.method: {speculation.method!r} is not offered; known arms: {', '.join(offered)}",
-        param="speculation.method",
-    )
+        message = f"speculation: no backend of model {model!r} switches speculation per request"
+        raise InvalidRequest(message, param="speculation")
+    offered = [arm for state in switching for arm in state.arms]
+    fitting = [arm for arm in offered if arm.method == speculation.method]
+    if not fitting:
+        message = f"speculation.method: {speculation.method!r} is not offered; known: {_methods(offered)}"
+        raise InvalidRequest(message, param="speculation.method")
+    return min(fitting, key=lambda arm: abs(arm.k - speculation.k))
+
+
+def _methods(arms: Sequence[Arm]) -> str:
+    return ", ".join(sorted({arm.method for arm in arms}))
 
 
 def _arm(name: str, states: Iterable[BackendState]) -> Arm:

@@ -23,7 +23,7 @@ _STALE = (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError
 class HttpUpstream:
     """An answer over HTTP (see `Upstream`)."""
 
-    __slots__ = ("_content", "_on_close", "_patience", "_response", "_since", "_spec", "_timeouts", "_timer")
+    __slots__ = ("_begun", "_content", "_on_close", "_patience", "_response", "_since", "_spec", "_timeouts", "_timer")
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class HttpUpstream:
         self._on_close: Callable[[], None] | None = on_close
         self._patience = timeouts.first_token
         self._since: float | None = None
+        self._begun = False
         self._timer: asyncio.TimerHandle | None = None
 
     async def read(self) -> bytes:
@@ -64,7 +65,11 @@ class HttpUpstream:
         except _LOST as error:
             raise BackendUnreachable(f"connection lost in mid-answer ({_name(error)})") from error
         self._since = None
-        self._patience = self._timeouts.between_tokens
+        if not self._begun:
+            self._begun = True
+            self._patience = self._timeouts.between_tokens
+            self._timer.cancel()
+            self._timer = None
         return data
 
     def _look(self) -> None:

@@ -65,13 +65,9 @@ class EngineBackend(HttpBackend):
             return
 
     def fields(self, request: GenerateRequest, decision: Decision) -> dict[str, Any]:
-        """Return the `speculation` to use: the client's own where it may set it and its arm was taken."""
-        own = request.speculation
-        if own is not None and decision.arm == Arm(self.name, own.method, own.k):
-            return {"speculation": own}
-        if decision.speculation is not None:
-            return {"speculation": decision.speculation}
-        return {"speculation": {"method": decision.arm.method, "k": decision.arm.k}}
+        """Return the `speculation` that was decided."""
+        del request
+        return {"speculation": decision.speculation or {"method": decision.arm.method, "k": decision.arm.k}}
 
     def spec(self, payload: dict[str, Any]) -> Spec | None:
         """Read acceptance and cost of one response."""
