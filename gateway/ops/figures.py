@@ -2,84 +2,105 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
-import msgspec
-
+from gateway.db import ActivitySums
+from gateway.histogram import LogHistogram
 from gateway.ops.model import MIN_P99, PathSums, TaskFigures
+
+_MIN_INTERVAL = 8
+"""Requests from which the normal approximation of the gain's interval is shown."""
+_Z95 = 1.96
 
 
 def task_figures(task: str, plain: PathSums, spec: PathSums) -> TaskFigures:
     """Return the figures of a task whose requests took these two paths."""
-    steps = spec.rounds + spec.undrafted
+    p, s = plain.sums, spec.sums
+    steps = s.rounds + s.undrafted
+    gain, low, high = gain_of(p, s)
     out = TaskFigures(
         task,
-        requests=plain.requests + spec.requests,
-        errors=plain.errors + spec.errors,
-        tokens=plain.tokens + spec.tokens,
-        requests_plain=plain.requests,
-        requests_spec=spec.requests,
-        rounds=spec.rounds,
-        drafted_share=spec.rounds / steps if steps else None,
-        gain=_gain(plain, spec),
+        requests=p.requests + s.requests,
+        errors=p.failed + s.failed,
+        tokens=p.completion_tokens + s.completion_tokens,
+        requests_plain=p.requests,
+        requests_spec=s.requests,
+        rounds=s.rounds,
+        drafted_share=s.rounds / steps if steps else None,
+        gain=gain,
+        gain_low=low,
+        gain_high=high,
     )
-    if spec.rounds:
-        out.a = 1 + spec.accepted / spec.rounds
-        out.z = spec.zero_rounds / spec.rounds
-    _costs(out, spec)
-    _latency(out, plain, spec)
+    if s.rounds:
+        out.a = 1 + s.accepted / s.rounds
+        out.z = s.zero_rounds / s.rounds
+    _costs(out, s)
+    out.tpot_p50_plain_ms, out.tpot_p99_plain_ms, out.tpot_max_plain_ms = _quantiles(plain.tpot)
+    out.tpot_p50_spec_ms, out.tpot_p99_spec_ms, out.tpot_max_spec_ms = _quantiles(spec.tpot)
+    out.ttft_p50_plain_ms, out.ttft_p50_spec_ms = _quantiles(plain.ttft)[0], _quantiles(spec.ttft)[0]
     return out
 
 
-def _gain(plain: PathSums, spec: PathSums) -> float | None:
-    """Return G = Σtokens · T_plain / Σtime; without costs, the ratio of the median times per token on the two paths."""
-    time_s = spec.draft_s + spec.verify_s + spec.plain_s
-    if time_s > 0 and spec.expected_plain_s > 0:
-        return spec.expected_plain_s / time_s
-    if time_s > 0:
+def gain_of(plain: ActivitySums, spec: ActivitySums) -> tuple[float | None, float | None, float | None]:
+    """Return the gain and its 95 % interval.
+
+    G = Σtokens · T_plain / Σtime where the backend reports its steps' times; else the ratio of the time per token that
+    clients saw on the two paths. The interval is that of a ratio estimator by the delta method on the log scale, with
+    the request as the sampling unit.
+    """
+    steps_us = spec.draft_us + spec.verify_us + spec.plain_us
+    if steps_us and spec.expected_plain_us:
+        gain, error = spec.expected_plain_us / steps_us, relative_error(spec)
+    elif not steps_us and spec.decode_us and plain.decode_us:
+        gain = (plain.decode_us / plain.decode_tokens) / (spec.decode_us / spec.decode_tokens)
+        own, other = relative_error(spec), relative_error(plain)
+        error = None if own is None or other is None else math.hypot(own, other)
+    else:
+        return None, None, None
+    if error is None:
+        return gain, None, None
+    return gain, gain * math.exp(-_Z95 * error), gain * math.exp(_Z95 * error)
+
+
+def relative_error(sums: ActivitySums) -> float | None:
+    """Return the relative standard error of Σtime/Σtokens, None below 8 measured requests.
+
+    Times of the second moments are in units of 100 µs.
+    """
+    n, tokens, units = sums.measured, sums.decode_tokens, sums.decode_us / 100
+    if n < _MIN_INTERVAL or not tokens or not units:
         return None
-    if plain.tpot_p50_s and spec.tpot_p50_s:
-        return plain.tpot_p50_s / spec.tpot_p50_s
-    return None
+    ratio = units / tokens
+    residual = sums.time_time - 2 * ratio * sums.tokens_time + ratio * ratio * sums.tokens_tokens
+    return math.sqrt(max(0.0, residual) * n / (n - 1)) / units
 
 
-def _costs(out: TaskFigures, spec: PathSums) -> None:
+def _costs(out: TaskFigures, spec: ActivitySums) -> None:
     """Fill in α, β and the break-even length, or only the latter where a backend reports no costs."""
-    if spec.expected_round_plain_s > 0:
-        out.alpha = spec.draft_s / spec.expected_round_plain_s
-        out.beta = spec.verify_s / spec.expected_round_plain_s - 1
+    if spec.expected_round_plain_us and spec.rounds:
+        out.alpha = spec.draft_us / spec.expected_round_plain_us
+        out.beta = spec.verify_us / spec.expected_round_plain_us - 1
         out.break_even = 1 + out.alpha + out.beta
-    elif out.a is not None and out.gain and not spec.draft_s + spec.verify_s:
+    elif out.a is not None and out.gain and not spec.verify_us:
         out.break_even = out.a / out.gain
 
 
-def _latency(out: TaskFigures, plain: PathSums, spec: PathSums) -> None:
-    """Fill in the latencies of both paths; a p99 needs 299 requests."""
-    out.tpot_p50_plain_ms, out.tpot_p50_spec_ms = _ms(plain.tpot_p50_s), _ms(spec.tpot_p50_s)
-    out.tpot_max_plain_ms, out.tpot_max_spec_ms = _ms(plain.tpot_max_s), _ms(spec.tpot_max_s)
-    out.ttft_p50_plain_ms, out.ttft_p50_spec_ms = _ms(plain.ttft_p50_s), _ms(spec.ttft_p50_s)
-    if plain.tpot_requests >= MIN_P99:
-        out.tpot_p99_plain_ms = _ms(plain.tpot_p99_s)
-    if spec.tpot_requests >= MIN_P99:
-        out.tpot_p99_spec_ms = _ms(spec.tpot_p99_s)
+def _quantiles(histogram: LogHistogram) -> tuple[float | None, float | None, float | None]:
+    """Return p50, p99 (None below 299 requests) and maximum, milliseconds."""
+    p99 = histogram.quantile(0.99) if histogram.count >= MIN_P99 else None
+    return _ms(histogram.quantile(0.5)), _ms(p99), _ms(histogram.maximum())
 
 
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else 1000 * seconds
 
 
-ADDED = tuple(
-    field.name
-    for field in msgspec.structs.fields(PathSums)
-    if not field.name.startswith(("tpot_p", "tpot_max", "ttft_"))
-)
-"""Fields of PathSums that add up; quantiles do not (merge their histograms instead)."""
-
-
-def add_sums(parts: Iterable[PathSums]) -> PathSums:
-    """Return the sum of the parts, without latencies."""
+def add_paths(parts: Iterable[PathSums]) -> PathSums:
+    """Return the sum of the parts; histograms merge exactly."""
     total = PathSums()
     for part in parts:
-        for name in ADDED:
-            setattr(total, name, getattr(total, name) + getattr(part, name))
+        total.sums.add(part.sums)
+        total.tpot.merge(part.tpot)
+        total.ttft.merge(part.ttft)
     return total

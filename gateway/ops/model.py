@@ -4,38 +4,19 @@ from __future__ import annotations
 
 import msgspec
 
-MIN_P99 = 299
-"""Below this many requests no distribution-free 95 % bound on p99 exists, and none is shown."""
+from gateway.db import ActivitySums
+from gateway.histogram import LogHistogram, needed_n
+
+MIN_P99 = needed_n(0.99)
+"""299: below this many requests no distribution-free 95 % bound on p99 exists, and none is shown."""
 
 
-class PathSums(msgspec.Struct, omit_defaults=True):
-    """Σ over the requests of one task on one path within the window. Seconds."""
+class PathSums(msgspec.Struct):
+    """One task on one path within the window: the roll-ups' sums and the merged latencies."""
 
-    requests: int = 0
-    errors: int = 0
-    tokens: int = 0
-    """Output tokens."""
-    rounds: int = 0
-    accepted: int = 0
-    zero_rounds: int = 0
-    undrafted: int = 0
-    draft_s: float = 0.0
-    verify_s: float = 0.0
-    plain_s: float = 0.0
-    """Σ time of undrafted steps."""
-    step_tokens: int = 0
-    """Tokens emitted by decode steps: what Σ time belongs to."""
-    expected_plain_s: float = 0.0
-    """Σ step tokens × T_plain at each request's own load: what plain decoding would have taken."""
-    expected_round_plain_s: float = 0.0
-    """Σ rounds × T_plain at each request's own load."""
-    tpot_p50_s: float | None = None
-    tpot_p99_s: float | None = None
-    tpot_max_s: float | None = None
-    tpot_requests: int = 0
-    """Requests behind the quantiles."""
-    ttft_p50_s: float | None = None
-    ttft_p99_s: float | None = None
+    sums: ActivitySums = msgspec.field(default_factory=ActivitySums)
+    tpot: LogHistogram = msgspec.field(default_factory=LogHistogram)
+    ttft: LogHistogram = msgspec.field(default_factory=LogHistogram)
 
 
 class TaskFigures(msgspec.Struct):
@@ -81,6 +62,18 @@ class Health(msgspec.Struct):
     detail: str = ""
 
 
+class Switched(msgspec.Struct):
+    """One line of the switch log."""
+
+    at: float
+    """Unix time."""
+    task: str
+    band: str
+    old_arm: str
+    new_arm: str
+    reason: str
+
+
 class Report(msgspec.Struct):
     """Everything on the page."""
 
@@ -94,5 +87,7 @@ class Report(msgspec.Struct):
     model: str = ""
     policy: str = ""
     """The policy's content hash."""
+    switches: list[Switched] = msgspec.field(default_factory=list)
+    """Newest first."""
     source: str = ""
     """Where the figures were read from, for whoever wants to check them."""

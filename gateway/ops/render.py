@@ -12,7 +12,7 @@ from importlib import resources
 import jinja2
 import msgspec
 
-from gateway.ops.model import MIN_P99, Report, TaskFigures
+from gateway.ops.model import MIN_P99, Report, Switched, TaskFigures
 from gateway.ops.window import WINDOWS, window_name
 
 DASH = "–"
@@ -97,6 +97,11 @@ def interval(task: TaskFigures) -> str:
 def utc(at: float) -> str:
     """Return a Unix time as UTC, to the second."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def clock_time(at: float) -> str:
+    """Return a Unix time as the hour and minute in UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S UTC")
 
 
 @cache
@@ -188,8 +193,15 @@ def to_text(report: Report) -> str:
         ]
         lines.append("  ".join(cells).rstrip())
     lines += ["", *(f"{t.task}: {t.reason}" for t in report.tasks if t.reason)]
+    lines += ["", *(_switch_line(s) for s in report.switches)] if report.switches else []
     bad = [f"{part.name}: {part.detail or 'not ok'}" for part in report.health if not part.ok]
     return "\n".join([*lines, *bad, f"p99 needs {MIN_P99} requests; {report.source}".rstrip("; ")]) + "\n"
+
+
+def _switch_line(switch: Switched) -> str:
+    """Return one line of the switch log."""
+    band = f" ({switch.band})" if switch.band else ""
+    return f"{utc(switch.at)}  {switch.task}{band}: {switch.old_arm or 'nothing'} -> {switch.new_arm}: {switch.reason}"
 
 
 def _text_row(t: TaskFigures) -> tuple[str, ...]:

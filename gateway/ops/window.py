@@ -18,7 +18,7 @@ def parse_window(text: str) -> float:
     Raises:
         InvalidRequest: it is none of these, or not between a second and ten years.
     """
-    match = re.fullmatch(r"(\d{1,9})([smhdw])", text.strip())
+    match = re.fullmatch(r"([0-9]{1,9})([smhdw])", text.strip())
     seconds = int(match[1]) * _UNITS[match[2]] if match else 0
     if not 1 <= seconds <= _MAX_S:
         raise InvalidRequest(f"since: {text!r}: expected a number with s, m, h, d or w, such as 7d", param="since")

@@ -1,0 +1,116 @@
+"""Reports from a real database, alone and beside a running gateway's live statistics."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gateway.db import Database, Switch
+from gateway.db.types import utc
+from gateway.ops.collect import OpsReader
+from gateway.ops.live import LiveReports
+from gateway.routing import empty_snapshot
+from gateway.types import Arm, BackendState
+from tests.fixtures.records import make_record
+
+PLAIN = Arm("engine")
+
+
+@pytest.fixture
+async def database(database_url):
+    opened = Database(database_url)
+    await opened.migrate()
+    yield opened
+    await opened.aclose()
+
+
+def state(**changes):
+    arms = (PLAIN, Arm("engine", "ngram", 4))
+    fields = {"name": "engine", "kind": "engine", "healthy": True, "arms": arms, "model": "m", "max_model_len": 2048}
+    fields |= {"epoch": "e1", "has_tool_template": False, "per_request_stats": True, "per_request_switch": True}
+    return BackendState(**(fields | {"adaptive": True, "running": 0} | changes))
+
+
+async def test_figures_of_what_was_recorded(database):
+    records = [make_record(f"s{i}") for i in range(10)]
+    records += [make_record(f"p{i}", arm=PLAIN, tpot_s=0.02) for i in range(4)]
+    records += [make_record("c1", task="chat", arm=PLAIN), make_record("bad", status=500, error_code="x", spec=None)]
+    await database.insert_records(records)
+    report = await OpsReader(database).report(3600)
+    code, chat = report.tasks
+    assert (code.task, code.requests, code.requests_plain, code.requests_spec, code.errors) == ("code", 15, 4, 11, 1)
+    assert code.a == pytest.approx(1 + 7 / 4)
+    assert code.z == pytest.approx(1 / 4)
+    assert code.alpha == pytest.approx(0.001 / 0.08)
+    assert code.beta == pytest.approx(0.08 / 0.08 - 1)
+    assert code.gain == pytest.approx(13 * 0.02 / 0.121)
+    assert code.gain_low <= code.gain <= code.gain_high
+    assert code.tpot_p50_plain_ms == pytest.approx(20, rel=0.01)
+    assert code.tpot_p50_spec_ms == pytest.approx(9.5, rel=0.01)
+    assert (chat.task, chat.requests, chat.a) == ("chat", 1, None)
+    assert report.totals.requests == 16
+    assert report.health[0].ok
+
+
+async def test_only_the_window_counts(database):
+    await database.insert_records([make_record("new"), make_record("old", at=time.time() - 7200)])
+    assert (await OpsReader(database).report(3600)).totals.requests == 1
+    assert (await OpsReader(database).report(3 * 3600)).totals.requests == 2
+
+
+async def test_without_a_gateway_the_switch_log_says_what_is_in_force(database):
+    await database.insert_records([make_record("r1")])
+    at = utc(time.time() - 90_000)
+    for arm in ("engine/ngram-k4", "engine/plain"):
+        await database.log_switch(Switch(at, "engine", "code", "load 1", "", arm, f"because of {arm}", "abc", {}))
+    task = (await OpsReader(database).report(3600)).tasks[0]
+    assert (task.path, task.arm, task.reason) == ("plain", "engine/plain", "because of engine/plain")
+    longer = await OpsReader(database).report(2 * 86400)
+    assert [switch.new_arm for switch in longer.switches] == ["engine/plain", "engine/ngram-k4"]
+    assert longer.switches[0].at == pytest.approx(at.timestamp(), abs=1)
+
+
+async def test_health_of_stores_and_backends(database):
+    stores = {"redis": {"ok": False, "detail": "frozen for 3 s"}, "database": {"ok": True, "rows": 5}}
+    reader = OpsReader(
+        database,
+        snapshot=empty_snapshot,
+        states=lambda: [state(), state(name="pool", healthy=False, detail="connection refused", model="")],
+        stores=lambda: stores,
+        policy=lambda: {"hash": "9f31"},
+    )
+    report = await reader.report(60)
+    health = {part.name: (part.ok, part.detail) for part in report.health}
+    assert health["redis"] == (False, "detail frozen for 3 s")
+    assert health["database"][0]
+    assert health["backend engine"] == (True, "0 running, 0 waiting; plain, ngram-k4")
+    assert health["backend pool"] == (False, "connection refused")
+    assert (report.model, report.policy) == ("m", "9f31")
+
+
+async def test_a_database_that_is_away_leaves_the_live_statistics(tmp_path):
+    (tmp_path / "broken.db").write_bytes(b"no database " * 1000)
+    database = Database(f"sqlite:///{tmp_path}/broken.db", timeout_s=0.5)
+    report = await OpsReader(database, snapshot=empty_snapshot, stores=lambda: {"database": {"ok": True}}).report(60)
+    await database.aclose()
+    assert report.tasks == []
+    assert [(part.name, part.ok) for part in report.health] == [("database", False)]
+    assert "live statistics only" in report.source
+
+
+async def test_viewers_share_a_report_and_hear_of_changes_only(database):
+    live = LiveReports(OpsReader(database), every_s=0.0)
+    events = live.events(3600.0)
+    assert (await anext(events)).startswith(b"retry:")
+    first = await anext(events)
+    assert b"event: report" in first
+    assert all(line.startswith((b"id:", b"event:", b"data:")) for line in first.split(b"\n") if line)
+    assert b"event: same" in await anext(events)
+    assert await live.report(3600.0) is await live.report(3600.0)
+    await database.insert_records([make_record("r1")])
+    live._made.clear()
+    changed = await anext(events)
+    assert b"event: report" in changed
+    assert b'data-task="code"' in changed
+    await events.aclose()
