@@ -7,6 +7,7 @@ import dataclasses
 import importlib.metadata
 import ipaddress
 import logging
+import signal
 import socket
 import sys
 
@@ -50,6 +51,8 @@ def serve(config: EngineConfig, listen: Listen, kv_tokens: int | None = None) ->
     config = dataclasses.replace(config, kv_tokens=kv_tokens or kv_budget(target, config.max_batch))
     context = make_context(EngineCore(target, config, draft), config, target, draft, listen.token)
     server = _Server(context, listen, bound)
+    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises the signal again once it has drained: not an error
+        signal.signal(number, lambda *_: None)
     asyncio.run(server.serve(sockets=[bound]))
     if not server.started:
         raise EngineError(f"cannot listen on {listen.host}:{listen.port}: the address is already in use")
