@@ -46,10 +46,13 @@ def gateway(  # noqa: PLR0917  # click passes by name
 
 def run(settings: Settings, log_level: str) -> None:
     """Listen and serve until a signal. Raises ClickException where the port is in use."""
+    import logging
+
     import uvicorn
 
     from gateway.app import create_app
 
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     listening = listen(settings.server.host, settings.server.port)
     app = create_app(settings)
     host, port = listening.getsockname()[:2]
@@ -57,6 +60,7 @@ def run(settings: Settings, log_level: str) -> None:
     server = uvicorn.Server(
         uvicorn.Config(
             app,
+            log_config=None,
             log_level=log_level,
             access_log=False,
             timeout_graceful_shutdown=int(settings.server.drain_s),

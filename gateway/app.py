@@ -8,54 +8,74 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from litestar import Litestar, asgi
-from litestar.di import Provide
-from litestar.types import HTTPScope, Receive, Send
+import msgspec
+from litestar import Litestar
 
 from gateway.access import Access
-from gateway.api.chat import GenerateEndpoint
-from gateway.api.errors import framework_handler
-from gateway.api.health import HealthController
-from gateway.api.incoming import RequestIds
-from gateway.api.models import ModelsController
+from gateway.api.routes import Wiring, make_litestar
 from gateway.backends import Backend
 from gateway.backends.make import make_backend
 from gateway.classify import Classifier
 from gateway.metrics import Metrics
 from gateway.policy import Policy, load_policy
-from gateway.routing import decide
-from gateway.routing.snapshot import Snapshot, empty_snapshot
+from gateway.refresh import Refresher
+from gateway.routing import Snapshot, decide
 from gateway.serve import Decide, RecordSink, Service
 from gateway.settings import Settings
+from gateway.stores import Stores
 from gateway.types import BackendState
 
 
 class Parts:
     """Everything that lives as long as the application."""
 
-    def __init__(self, settings: Settings, *, policy: Policy, backends: Mapping[str, Backend], access: Access) -> None:
-        self.settings = settings
-        self.active = policy
+    def __init__(
+        self, stores: Stores, backends: Mapping[str, Backend], policy: Policy, classifier: Classifier, access: Access
+    ) -> None:
+        self.stores = stores
         self.backends = dict(backends)
+        self.active = policy
+        self.classifier = classifier
         self.access = access
+        self.metrics = Metrics(self.states)
+        self.refresher = Refresher(
+            backends=lambda: self.backends,
+            store=stores.stats,
+            database=stores.database,
+            policy=lambda: self.active.hash,
+        )
 
     def states(self) -> list[BackendState]:
         """Return the state of every backend."""
         return [backend.state() for backend in self.backends.values()]
 
-    def stores(self) -> dict[str, Any]:
-        """Return what the stores say."""
-        return {}
+    def store_states(self) -> dict[str, Any]:
+        """Return what `/readyz` tells of the stores."""
+        return {**msgspec.to_builtins(self.refresher.stats_state()), **self.stores.state()}
 
-    def policy(self) -> dict[str, Any]:
-        """Return the active policy."""
-        return {"hash": self.active.hash, "name": self.active.name}
+    def policy_state(self) -> dict[str, Any]:
+        """Return what `/readyz` tells of the policy."""
+        return {"hash": self.active.hash, "name": self.active.name, "warnings": list(self.active.warnings)}
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Start what works in the background, in order of need; close it in reverse."""
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self.stores.aclose)
+            await self.stores.start()
+            stack.push_async_callback(self.access.aclose)
+            await self.access.start()
+            for backend in self.backends.values():
+                await backend.start()
+                stack.push_async_callback(backend.aclose)
+            await self.refresher.start()
+            stack.push_async_callback(self.refresher.aclose)
+            yield
 
 
 def create_app(
@@ -64,89 +84,60 @@ def create_app(
     policy: Policy | None = None,
     backends: Mapping[str, Backend] | None = None,
     classifier: Classifier | None = None,
-    access: Access | None = None,
     decision: Decide = decide,
     snapshot: Callable[[], Snapshot] | None = None,
     sinks: tuple[RecordSink, ...] = (),
 ) -> Litestar:
-    """Build the application. Every keyword replaces a part that is otherwise made from the settings.
+    """Build the application. Every keyword replaces a part that is otherwise made from the settings; `sinks` add to it.
 
     Raises:
         PolicyError: the policy file cannot be used.
+        ArtefactError: the classifier's artefact cannot be used.
     """
-    env = {**os.environ, "BREAKEVEN_ENGINE_URL": settings.backends.engine_url}
-    policy = policy or load_policy(settings.policy.path, env=env)
+    if policy is None:
+        env = {**os.environ, "BREAKEVEN_ENGINE_URL": settings.backends.engine_url}
+        policy = load_policy(settings.policy.path, env=env)
     secret = load_secret(settings.server.data_dir)
     if backends is None:
         how = settings.backends
         made = partial(make_backend, token=how.engine_token, keepalive=how.keepalive_s, poll=how.poll_s, secret=secret)
         backends = {config.name: made(config) for config in policy.backends}
-    parts = Parts(settings, policy=policy, backends=backends, access=access or Access(host=settings.server.host))
-    metrics = Metrics(parts.states)
-    loaded = classifier or Classifier.load(settings.policy.classifier)
-    nothing = empty_snapshot()
+    if classifier is None:
+        artefact = settings.policy.classifier or policy.classifier.artefact
+        classifier = Classifier.load(Path(artefact) if artefact else None)
+    stores = Stores(settings)
+    parts = Parts(stores, backends, policy, classifier, _access(settings, stores))
     service = Service(
-        classifier=lambda: loaded,
+        classifier=lambda: parts.classifier,
         policy=lambda: parts.active,
         decide=decision,
-        snapshot=snapshot or (lambda: nothing),
+        snapshot=snapshot or (lambda: parts.refresher.snapshot),
         backends=lambda: parts.backends,
-        sinks=(metrics, *sinks),
+        sinks=(stores.recorder, parts.metrics, *sinks),
         secret=secret,
     )
-    return _litestar(settings, parts, service, metrics)
-
-
-def _litestar(settings: Settings, parts: Parts, service: Service, metrics: Metrics) -> Litestar:
-    """Build the routes."""
-    ids = RequestIds()
-    limit = settings.server.max_body_bytes
-    chat = GenerateEndpoint("chat", service, parts.access, ids, limit)
-    completions = GenerateEndpoint("completions", service, parts.access, ids, limit)
-    started = int(time.time())
-
-    @asgi("/v1/chat/completions", copy_scope=False)
-    async def chat_route(scope: HTTPScope, receive: Receive, send: Send) -> None:
-        await chat(scope, receive, send)
-
-    @asgi("/v1/completions", copy_scope=False)
-    async def completions_route(scope: HTTPScope, receive: Receive, send: Send) -> None:
-        await completions(scope, receive, send)
-
-    def given(value: object) -> Provide:
-        return Provide(lambda: value, sync_to_thread=False, use_cache=True)
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_: Litestar) -> AsyncIterator[None]:
-        async with running(parts):
-            yield
-
-    return Litestar(
-        [chat_route, completions_route, ModelsController, HealthController],
-        dependencies={
-            "access": given(parts.access),
-            "states": given(parts.states),
-            "health": given(parts),
-            "page": given(metrics.page),
-            "started": given(started),
-        },
-        exception_handlers={Exception: framework_handler},
-        lifespan=[lifespan],
-        openapi_config=None,
-        logging_config=None,
+    return make_litestar(
+        Wiring(
+            service=service,
+            access=parts.access,
+            health=parts,
+            database=stores.database,
+            metrics=parts.metrics.page,
+            max_body_bytes=settings.server.max_body_bytes,
+            running=parts.running,
+        )
     )
 
 
-@contextlib.asynccontextmanager
-async def running(parts: Parts) -> AsyncIterator[None]:
-    """Start what runs in the background, in order of need; close it in reverse."""
-    async with contextlib.AsyncExitStack() as stack:
-        await parts.access.start()
-        stack.push_async_callback(parts.access.aclose)
-        for backend in parts.backends.values():
-            await backend.start()
-            stack.push_async_callback(backend.aclose)
-        yield
+def _access(settings: Settings, stores: Stores) -> Access:
+    limits = settings.limits
+    return Access(
+        host=settings.server.host,
+        load=stores.database.list_keys,
+        limiter=stores.limiter,
+        defaults=(limits.requests_per_minute, limits.tokens_per_minute),
+        cache=settings.server.data_dir / "keys.json",
+    )
 
 
 def load_secret(data_dir: Path) -> bytes:

@@ -86,13 +86,17 @@ class Service:
         """
         policy = self.policy()
         states = self._candidates(request.model)
-        doubt = policy.classifier
-        classification = self.classifier().classify(
-            request.body, declared=request.declared_task, threshold=doubt.threshold, fallback=doubt.fallback_task
-        )
+        classification = self.classify(request.body, request.declared_task)
         exchange = Exchange(self, request, policy, classification, states)
         exchange.decide(states)
         return exchange
+
+    def classify(self, body: dict[str, Any], declared: str | None) -> Classification:
+        """Tell the task of a request, under the active policy's doubts."""
+        doubt = self.policy().classifier
+        return self.classifier().classify(
+            body, declared=declared, threshold=doubt.threshold, fallback=doubt.fallback_task
+        )
 
     def _candidates(self, model: str) -> dict[str, BackendState]:
         """Return the state of each backend that has this model; at least one of them is healthy."""

@@ -20,11 +20,11 @@ class Health(Protocol):
         """Return the state of every backend."""
         ...
 
-    def stores(self) -> dict[str, Any]:
+    def store_states(self) -> dict[str, Any]:
         """Return what the stores say, by name."""
         ...
 
-    def policy(self) -> dict[str, Any]:
+    def policy_state(self) -> dict[str, Any]:
         """Return which policy is active and what is wrong with the newest file, if anything."""
         ...
 
@@ -67,7 +67,7 @@ def readiness(health: Health, access: Access) -> Readiness:
         for state in health.states()
     }
     ready = any(state.healthy for state in backends.values())
-    return Readiness(ready, backends, health.stores(), health.policy(), access.error or "current")
+    return Readiness(ready, backends, health.store_states(), health.policy_state(), access.error or "current")
 
 
 class HealthController(Controller):

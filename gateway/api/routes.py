@@ -1,0 +1,88 @@
+"""All routes in one Litestar application; called by `gateway/app.py` with the parts that they need."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+from litestar import Litestar, asgi
+from litestar.di import Provide
+from litestar.types import HTTPScope, Receive, Send
+
+from gateway.access import Access
+from gateway.api.chat import GenerateEndpoint
+from gateway.api.classify import ClassifyController
+from gateway.api.errors import framework_handler
+from gateway.api.health import Health, HealthController
+from gateway.api.incoming import RequestIds
+from gateway.api.models import ModelsController
+from gateway.api.ops import OpsController
+from gateway.db import Database
+from gateway.ops.collect import OpsReader
+from gateway.ops.live import LiveReports
+from gateway.serve import Service
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What the handlers are given."""
+
+    service: Service
+    access: Access
+    health: Health
+    database: Database
+    metrics: Callable[[], bytes]
+    max_body_bytes: int
+    running: Callable[[], AbstractAsyncContextManager[None]]
+
+
+def make_litestar(wiring: Wiring) -> Litestar:
+    """Build the application."""
+    ids = RequestIds()
+    service, access, health = wiring.service, wiring.access, wiring.health
+    chat = GenerateEndpoint("chat", service, access, ids, wiring.max_body_bytes)
+    completions = GenerateEndpoint("completions", service, access, ids, wiring.max_body_bytes)
+    reader = OpsReader(
+        wiring.database,
+        snapshot=service.snapshot,
+        states=health.states,
+        stores=health.store_states,
+        policy=health.policy_state,
+    )
+
+    @asgi("/v1/chat/completions", copy_scope=False)
+    async def chat_route(scope: HTTPScope, receive: Receive, send: Send) -> None:
+        await chat(scope, receive, send)
+
+    @asgi("/v1/completions", copy_scope=False)
+    async def completions_route(scope: HTTPScope, receive: Receive, send: Send) -> None:
+        await completions(scope, receive, send)
+
+    def given(value: object) -> Provide:
+        return Provide(lambda: value, sync_to_thread=False, use_cache=True)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Litestar) -> AsyncIterator[None]:
+        async with wiring.running():
+            yield
+
+    return Litestar(
+        [chat_route, completions_route, ModelsController, HealthController, ClassifyController, OpsController],
+        dependencies={
+            "access": given(access),
+            "service": given(service),
+            "states": given(health.states),
+            "health": given(health),
+            "page": given(wiring.metrics),
+            "started": given(int(time.time())),
+            "ops": given(LiveReports(reader)),
+        },
+        exception_handlers={Exception: framework_handler},
+        lifespan=[lifespan],
+        openapi_config=None,
+        logging_config=None,
+        request_max_body_size=wiring.max_body_bytes,
+    )
