@@ -13,6 +13,7 @@ import torch
 from engine.attention import IMPLEMENTATION, PackedBatch, RowInput
 from engine.errors import ModelError
 from engine.kv_cache import KVShape
+from engine.lean_runner import LeanRunner, is_lean
 
 if TYPE_CHECKING:
     from engine.models import LoadedModel
@@ -87,4 +88,7 @@ class TransformersRunner:
 
 def make_runner(loaded: LoadedModel) -> ModelRunner:
     """Return the fastest runner that computes this model exactly. Raises ModelError where none does."""
+    shape = kv_shape_of(loaded)
+    if is_lean(loaded):
+        return LeanRunner(loaded, shape)
     return TransformersRunner(loaded)

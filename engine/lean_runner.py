@@ -1,0 +1,175 @@
+"""A lean forward pass for Llama-shaped models (Llama, SmolLM2, Mistral, Qwen2, Qwen3). Picked by `make_runner`.
+
+The same sums as transformers' model code with less around them: query, key and value in one product, gate and up in
+another, weights laid out once for the CPU's matrix unit in bfloat16, rotary tables computed once. Tests hold it to
+transformers' logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+
+from engine.attention import PackedBatch, RowInput
+
+if TYPE_CHECKING:
+    from engine.kv_cache import KVShape
+    from engine.models import LoadedModel
+
+MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+_FIXED_ROPE = ("default", "linear", "llama3", "yarn")
+"""Rotary embeddings whose angles do not depend on the length of the sequence."""
+
+
+def is_lean(loaded: LoadedModel) -> bool:
+    """Whether this runner computes the model."""
+    config: Any = loaded.model.config
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    return (
+        config.model_type in MODEL_TYPES
+        and getattr(config, "hidden_act", "") == "silu"
+        and rope.get("rope_type", "default") in _FIXED_ROPE
+    )
+
+
+class Linear:
+    """One matrix product, its weight laid out for oneDNN where that pays (bfloat16 on a CPU)."""
+
+    __slots__ = ("_bias", "_packed", "_weight")
+
+    def __init__(self, *modules: torch.nn.Linear) -> None:
+        weights = [module.weight.detach() for module in modules]
+        biases: list[torch.Tensor] = [module.bias.detach() for module in modules if _has_bias(module)]
+        self._weight = weights[0] if len(weights) == 1 else torch.cat(weights)
+        self._bias = torch.cat(biases) if biases else None
+        self._packed = _pack(self._weight)
+        if self._packed is not None:
+            self._weight = self._weight[:0]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x · Wᵀ + b for x [tokens, in]."""
+        if self._packed is not None:
+            out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
+            return out
+        return functional.linear(x, self._weight, self._bias)
+
+
+def _has_bias(module: Any) -> bool:  # noqa: ANN401 - typed by torch as if every linear layer had one
+    return module.bias is not None
+
+
+def _pack(weight: torch.Tensor) -> torch.Tensor | None:
+    """Return the weight in oneDNN's own layout, or None where torch does not offer that here."""
+    if weight.device.type != "cpu" or weight.dtype != torch.bfloat16:
+        return None
+    try:
+        packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)
+    except (AttributeError, RuntimeError, TypeError):  # operators inside torch: absent or changed in another version
+        return None
+    return packed
+
+
+class _Layer:
+    """Weights of one decoder layer."""
+
+    __slots__ = ("down", "eps", "gate_up", "input_norm", "key_norm", "out", "post_norm", "qkv", "query_norm", "window")
+
+    def __init__(self, layer: Any) -> None:  # noqa: ANN401 - a decoder layer of transformers
+        attention, mlp = layer.self_attn, layer.mlp
+        self.qkv = Linear(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.out = Linear(attention.o_proj)
+        self.gate_up = Linear(mlp.gate_proj, mlp.up_proj)
+        self.down = Linear(mlp.down_proj)
+        self.input_norm = layer.input_layernorm.weight.detach()
+        self.post_norm = layer.post_attention_layernorm.weight.detach()
+        self.eps = float(layer.input_layernorm.variance_epsilon)
+        query_norm, key_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+        self.query_norm = query_norm.weight.detach() if query_norm is not None else None
+        self.key_norm = key_norm.weight.detach() if key_norm is not None else None
+        self.window: int | None = getattr(attention, "sliding_window", None)
+
+
+class LeanRunner:
+    """Implements `engine.model_runner.ModelRunner` without transformers' per-layer work."""
+
+    def __init__(self, loaded: LoadedModel, kv_shape: KVShape) -> None:
+        model: Any = loaded.model
+        config = model.config
+        self.kv_shape = kv_shape
+        self.vocab_size = loaded.vocab_size
+        self._device = torch.device(loaded.device)
+        self._embed = model.model.embed_tokens.weight.detach()
+        with torch.inference_mode():
+            self._layers = [_Layer(layer) for layer in model.model.layers]
+            self._head = Linear(model.lm_head)
+        self._norm = model.model.norm.weight.detach()
+        self._eps = float(model.model.norm.variance_epsilon)
+        self._heads = int(config.num_attention_heads)
+        if config.model_type == "mistral":
+            for layer in self._layers:
+                layer.window = config.sliding_window
+        self._rotary = model.model.rotary_emb
+        self._cos = self._sin = torch.empty(0)
+        self._extend_rotary(1024)
+
+    @torch.inference_mode()
+    def forward(self, rows: Sequence[RowInput]) -> torch.Tensor:
+        """Run all new tokens of all rows in one pass."""
+        batch = PackedBatch(rows, self._device)
+        longest = max(span.past + span.count for span in batch.spans)
+        if longest > self._cos.shape[0]:
+            self._extend_rotary(longest)
+        cos, sin = self._cos[batch.positions], self._sin[batch.positions]
+        x = functional.embedding(batch.input_ids, self._embed)
+        for number, layer in enumerate(self._layers):
+            x = self._layer(number, layer, x, batch, (cos, sin))
+        batch.commit()
+        if not batch.all_wanted:
+            x = x[batch.wanted]
+        return self._head(functional.rms_norm(x, (x.shape[-1],), self._norm, self._eps))
+
+    def _layer(
+        self, number: int, layer: _Layer, x: torch.Tensor, batch: PackedBatch, rotary: tuple[torch.Tensor, torch.Tensor]
+    ) -> torch.Tensor:
+        """One decoder layer over hidden states [tokens, width]."""
+        size, width = x.shape
+        kv_heads, dim = self.kv_shape.heads, self.kv_shape.head_dim
+        hidden = functional.rms_norm(x, (width,), layer.input_norm, layer.eps)
+        qkv = layer.qkv(hidden).view(size, self._heads + 2 * kv_heads, dim)
+        turned = qkv[:, : self._heads + kv_heads]
+        if layer.query_norm is not None and layer.key_norm is not None:
+            query = functional.rms_norm(turned[:, : self._heads], (dim,), layer.query_norm, layer.eps)
+            key = functional.rms_norm(turned[:, self._heads :], (dim,), layer.key_norm, layer.eps)
+            turned = torch.cat((query, key), dim=1)
+        turned = _rotate(turned, *rotary)
+        attended = batch.attend(
+            number,
+            turned[:, : self._heads],
+            turned[:, self._heads :],
+            qkv[:, self._heads + kv_heads :],
+            dim**-0.5,
+            layer.window,
+        )
+        x = x + layer.out(attended)
+        hidden = functional.rms_norm(x, (width,), layer.post_norm, layer.eps)
+        gate, up = layer.gate_up(hidden).chunk(2, dim=-1)
+        return x + layer.down(functional.silu(gate).mul_(up))
+
+    def _extend_rotary(self, length: int) -> None:
+        """Tabulate cosines and signed sines [positions, 1, head_dim] for at least `length` positions."""
+        length = max(length, 2 * self._cos.shape[0])
+        with torch.inference_mode():
+            probe = torch.empty(1, dtype=self.kv_shape.dtype, device=self._device)
+            positions = torch.arange(length, device=self._device).unsqueeze(0)
+            cos, sin = self._rotary(probe, positions)
+            half = sin.shape[-1] // 2
+            self._cos = cos[0].unsqueeze(1).contiguous()
+            self._sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), dim=-1).unsqueeze(1).contiguous()
+
+
+def _rotate(x: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding of x [tokens, heads, dim]: halves swapped by a roll, the sign is in the sine."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), signed_sin)
