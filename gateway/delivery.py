@@ -56,6 +56,12 @@ class Journals:
         if len(self.recent) > _RECENT:
             del self.recent[min(self.recent)]
 
+    def forget_trimmed(self) -> None:
+        """Drop from memory what the limit has pushed out of our own journal, so that it is not delivered and lost."""
+        if self.own is not None:
+            for number in [number for number in self.recent if number < self.own.first]:
+                del self.recent[number]
+
     def is_done(self, journal: Journal) -> bool:
         """Whether every store has all of a journal."""
         return all(journal.confirmed(name) >= journal.last for name in self.stores)
@@ -87,8 +93,9 @@ class Delivery:
     def state(self) -> SinkState:
         """Return the counters."""
         sink = self.sink
-        pending = max(0, self.pending)
-        return SinkState(sink.name, not self.error, self.error, sink.delivered, pending, sink.refused, self.lost)
+        gone = sum(journal.missing(journal.confirmed(sink.name)) for journal in self._journals.all())
+        pending = max(0, self.pending - gone)
+        return SinkState(sink.name, not self.error, self.error, sink.delivered, pending, sink.refused, self.lost + gone)
 
     async def run(self) -> None:
         """Deliver whatever is there, then wait for news; while the store is away, try again after growing pauses."""
@@ -139,11 +146,20 @@ class Delivery:
         batches = await asyncio.to_thread(self._journals.batches, journal, done)
         for number, records in batches:
             await self.sink.deliver(journal.writer, number, records)
-            self.pending -= len(records)
+            self._count(journal, done, number, len(records))
+            done = number
             await asyncio.to_thread(journal.confirm, name, number, self._journals.stores)
         if not batches:  # the rest of the journal is damaged
             await asyncio.to_thread(journal.confirm, name, journal.last, self._journals.stores)
         return True
+
+    def _count(self, journal: Journal, before: int, number: int, records: int) -> None:
+        """Note a delivered batch, and those that the journal's limit had pushed out before it."""
+        gone = journal.missing(before, number)
+        if gone:
+            log.error("the spool was full: %d records for %s were lost", gone, self.sink.name)
+        self.lost += gone
+        self.pending -= records + gone
 
     def _away(self, reason: str) -> None:
         if not self.error:

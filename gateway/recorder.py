@@ -148,33 +148,21 @@ class Recorder:
             log.error("spool: %s; records go to the stores without it", error)
             await asyncio.gather(*(delivery.direct(self._writer, batch) for delivery in self._deliveries))
             return
-        except (ValueError, TypeError, msgspec.MsgspecError):
-            await self._write_one_by_one(batch)
+        except Exception as error:
+            await self._write_one_by_one(batch, error)
             return
         self._journals.remember(number, batch)
         for delivery in self._deliveries:
             delivery.pending += len(batch)
             delivery.written.set()
-        if journal.size > self._spool_limit:
-            await asyncio.to_thread(self._trim, journal)
+        if journal.size > self._spool_limit and await asyncio.to_thread(journal.trim):
+            self._journals.forget_trimmed()
 
-    async def _write_one_by_one(self, batch: list[RequestRecord]) -> None:
+    async def _write_one_by_one(self, batch: list[RequestRecord], error: Exception) -> None:
         """Find the records that cannot be encoded, and drop these alone."""
         if len(batch) > 1:
             for record in batch:
                 await self._write([record])
         else:
-            log.error("record %s cannot be encoded and was dropped", batch[0].request_id)
+            log.error("record %s cannot be encoded and was dropped: %s", batch[0].request_id, error)
             self._dropped += 1
-
-    def _trim(self, journal: Journal) -> None:
-        """Keep the journal below its limit at the cost of the stores that are furthest behind."""
-        before = {each.sink.name: journal.count(journal.confirmed(each.sink.name)) for each in self._deliveries}
-        if not journal.trim():
-            return
-        for each in self._deliveries:
-            lost = before[each.sink.name] - journal.count(journal.confirmed(each.sink.name))
-            each.lost += lost
-            each.pending -= lost
-            if lost:
-                log.error("spool is full: %d records for %s were lost", lost, each.sink.name)

@@ -83,6 +83,7 @@ class Refresher:
             await asyncio.wait_for(self.refresh(), 1.0)
         jobs = [self._every(self._interval_s, self.refresh, "statistics")]
         if self._database is not None:
+            jobs.append(self._ready_schema())
             jobs.append(self._every(_HISTORY_EVERY_S, self.refresh_history, "history"))
             jobs.append(self._every(1.0, self._log_switches, "switch log"))
             jobs.append(self._every(_MAINTAIN_EVERY_S, self._maintain, "maintenance", wait_first=True))
@@ -171,6 +172,20 @@ class Refresher:
             tuning=self._tuning,
         )
         self._inputs = inputs
+
+    async def _ready_schema(self) -> None:
+        """Migrate, as soon as the database answers: it may have been away when everything started."""
+        while self._database is not None:
+            try:
+                if await self._database.pending_migrations():
+                    await self._database.migrate()
+                await self.refresh_history()
+                return
+            except BreakevenError as error:
+                if not self._database_error:
+                    log.warning("the database is away: %s", error)
+                self._database_error = str(error)
+            await asyncio.sleep(2.0)
 
     async def _log_switches(self) -> None:
         if self._database is not None and not self.snapshot.stale:

@@ -50,6 +50,7 @@ class Journal:
         self.last = max((frame.number for first in self._segments for frame in self._frames(first)), default=0)
         self._file: BinaryIO | None = None
         self._current = 0
+        self._trimmed: dict[int, int] = {}
 
     @property
     def size(self) -> int:
@@ -82,11 +83,18 @@ class Journal:
             temporary.write_text(str(number), "ascii")
             temporary.replace(path)
             done = min(self.confirmed(name) for name in stores)
+            for gone in [gone for gone in self._trimmed if gone <= done]:
+                del self._trimmed[gone]
             for first in sorted(self._segments):
                 if self._last_of(first) > done or (first == self._current and done < self.last):
                     break
                 if first != self._current or self._segments[first] >= self._segment_limit:
                     self._delete(first)
+
+    @property
+    def first(self) -> int:
+        """The lowest number on disk."""
+        return min(self._segments.copy(), default=self.last + 1)
 
     def confirmed(self, store: str) -> int:
         """Return the last number that `store` has, 0 where it has none."""
@@ -112,12 +120,23 @@ class Journal:
             return sum(frame.records for first in firsts for frame in self._frames(first) if frame.number > after)
 
     def trim(self) -> bool:
-        """Delete the oldest segments while the journal is over its limit; return whether any was."""
+        """Delete the oldest segments while the journal is over its limit; return whether any was.
+
+        A store that is further behind loses what was in them: `missing` says how many records.
+        """
         with self._mutex:
             before = len(self._segments)
             while self.size > self._limit and len(self._segments) > 1:
-                self._delete(min(self._segments))
+                first = min(self._segments)
+                self._trimmed |= {frame.number: frame.records for frame in self._frames(first)}
+                self._delete(first)
             return len(self._segments) < before
+
+    def missing(self, after: int, before: int | None = None) -> int:
+        """Return how many records with numbers above `after` (and below `before`) were trimmed away."""
+        with self._mutex:
+            end = self.last + 1 if before is None else before
+            return sum(records for number, records in self._trimmed.items() if after < number < end)
 
     def close(self, *, remove: bool = False) -> None:
         """Release the journal; `remove` it where nothing in it is needed any more."""

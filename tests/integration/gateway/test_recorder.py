@@ -31,6 +31,10 @@ async def at_least(number, value):
     return await value >= number
 
 
+async def holds(value):
+    return value
+
+
 async def until(condition):
     """Wait until an asynchronous condition holds."""
     async with asyncio.timeout(20):
@@ -183,7 +187,7 @@ async def test_a_database_that_comes_late_gets_everything(tmp_path, recorder_of,
     for i in range(10):
         recorder.submit(make_record(f"r{i}"))
     await until(lambda: at_least(10, counted(store)))
-    assert not recorder.state().sinks[1].ok
+    await until(lambda: holds(not recorder.state().sinks[1].ok))
     await late.migrate()
     await settled(recorder)
     assert await stored(late) == 10
@@ -214,19 +218,19 @@ async def test_a_full_queue_drops_and_counts(recorder_of):
 
 async def test_a_full_spool_loses_the_oldest_of_the_store_that_is_behind(recorder_of, store, database, valkey_server):
     valkey_server.kill()
-    recorder = recorder_of(batch_limit=10, spool_limit_bytes=40_000)
+    recorder = recorder_of(batch_limit=10, spool_limit_bytes=150_000)
     await recorder.start()
-    for i in range(300):
+    for i in range(400):
         recorder.submit(make_record(f"r{i}"))
-        await asyncio.sleep(0.001)
-    await until(lambda: at_least(300, stored(database)))
-    assert recorder.state().spooled_bytes <= 50_000
-    lost = recorder.state().sinks[0].lost
-    assert 0 < lost < 300
+        await asyncio.sleep(0.002)
+    await until(lambda: holds(recorder.state().queued == 0 and recorder.state().sinks[1].pending == 0))
+    assert recorder.state().spooled_bytes <= 200_000
+    assert 0 < recorder.state().sinks[0].lost < 400
     valkey_server.start()
-    await settled(recorder)
-    assert await counted(store) == 300 - lost
-    await recorder.aclose()
+    state = await settled(recorder)
+    assert await counted(store) == 400 - state.sinks[0].lost
+    assert await stored(database) == 400 - state.sinks[1].lost
+    assert state.sinks[1].lost < state.sinks[0].lost
 
 
 async def test_an_unwritable_spool_still_reaches_the_stores(tmp_path, recorder_of, store, database):

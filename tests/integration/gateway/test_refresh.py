@@ -1,0 +1,175 @@
+"""The refresher with real stores: what gateways wrote becomes the snapshot, a dead store makes it stale only."""
+
+import asyncio
+import signal
+import time
+
+import pytest
+
+from engine.messages import CostCell, CostTable
+from gateway.db import Database
+from gateway.recorder import Recorder
+from gateway.refresh import Refresher
+from gateway.routing import summarize
+from gateway.stats import MemoryStats, StatsStore
+from gateway.types import Arm, BackendState
+from gateway.window import Window
+from tests.fixtures.records import make_record
+
+ARM = Arm("engine", "ngram", 4)
+
+
+class KnownBackend:
+    """A backend whose costs and state are known, without a server behind it."""
+
+    name = "engine"
+
+    def state(self):
+        return BackendState(
+            name="engine", kind="engine", healthy=True, arms=(Arm("engine"), ARM), model="m", max_model_len=8192,
+            epoch="e1", has_tool_template=True, per_request_stats=True, per_request_switch=True, adaptive=True,
+            running=0,
+        )  # fmt: skip
+
+    def costs(self):
+        cells = [CostCell(1, 300, 4, "ngram", draft_s=0.0001, verify_s=0.021, plain_s=0.02, n=50)]
+        return CostTable(cells)
+
+
+@pytest.fixture
+async def database(tmp_path):
+    opened = Database(f"sqlite:///{tmp_path / 'breakeven.db'}")
+    await opened.migrate()
+    yield opened
+    await opened.aclose()
+
+
+def refresher_of(store, database):
+    return Refresher(backends=lambda: {"engine": KnownBackend()}, store=store, database=database, policy=lambda: "abc")
+
+
+async def write(tmp_path, store, database, count):
+    """Record requests on both paths, as several gateways would."""
+    recorder = Recorder(tmp_path / "spool", store=store, database=database, interval_s=0.01)
+    await recorder.start()
+    for i in range(count):
+        recorder.submit(make_record(f"s{i}", arm=ARM))
+        recorder.submit(make_record(f"p{i}", arm=Arm("engine"), tpot_s=0.02))
+    await recorder.aclose()
+    assert all(sink.pending == 0 for sink in recorder.state().sinks)
+
+
+async def test_a_snapshot_holds_what_was_recorded_and_survives_a_restart(tmp_path, redis_url, database):
+    store = StatsStore(redis_url)
+    await write(tmp_path, store, database, 40)
+    for _ in range(2):  # the second one is a gateway after a restart
+        refresher = refresher_of(store, database)
+        await refresher.start()
+        await refresher.refresh_history()
+        rows = [row for row in summarize(refresher.snapshot, ["code"]) if row.task == "code"]
+        arms = {arm.arm: arm for arm in rows[0].arms}
+        assert arms[str(ARM)].requests == 40
+        assert arms[str(ARM)].a == pytest.approx(1 + 7 / 4, rel=0.01)
+        assert not refresher.snapshot.stale
+        await refresher.refresh()
+        await refresher._build(changed=True)
+        metrics = {(cell.key.method, cell.metric): cell.histogram.count for cell in refresher.snapshot.history}
+        assert metrics["ngram", "tpot"] == 40
+        assert metrics["plain", "itl"] == 200
+        assert refresher.stats_state()["redis"].ok
+        assert refresher.stats_state()["database"].ok
+        await refresher.aclose()
+    await store.aclose()
+
+
+async def test_a_change_of_the_preferred_arm_is_logged_once_with_its_numbers(tmp_path, redis_url, database):
+    store = StatsStore(redis_url)
+    await write(tmp_path, store, database, 60)
+    for _ in range(2):  # two gateways see the same change
+        refresher = refresher_of(store, database)
+        await refresher.refresh()
+        for _ in range(3):
+            await refresher._build(changed=True)
+            await refresher._log_switches()
+    lines = await database.switches(time.time() - 60)
+    assert [(line.task, line.new_arm, line.policy) for line in lines] == [("code", str(ARM), "abc")]
+    assert lines[0].numbers["arms"][str(ARM)]["a"] == pytest.approx(2.75, rel=0.01)
+    assert str(ARM) in lines[0].reason
+    await store.aclose()
+
+
+async def test_a_frozen_store_makes_the_snapshot_stale_and_then_fresh_again(tmp_path, valkey_server, database):
+    store = StatsStore(valkey_server.url, timeout_s=0.1)
+    await write(tmp_path, store, database, 10)
+    refresher = refresher_of(store, database)
+    await refresher.start()
+    assert not refresher.snapshot.stale
+    nodes = len(refresher.snapshot.nodes)
+    valkey_server.signal(signal.SIGSTOP)
+    async with asyncio.timeout(15):
+        while not refresher.snapshot.stale:  # noqa: ASYNC110 — nothing announces it
+            await asyncio.sleep(0.05)
+    assert len(refresher.snapshot.nodes) == nodes
+    assert not refresher.stats_state()["redis"].ok
+    valkey_server.signal(signal.SIGCONT)
+    async with asyncio.timeout(15):
+        while refresher.snapshot.stale:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert refresher.stats_state()["redis"].ok
+    await refresher.aclose()
+    await store.aclose()
+
+
+async def test_stores_that_are_away_from_the_start_do_not_stop_it(tmp_path):
+    store = StatsStore(f"unix://{tmp_path}/nothing.sock")
+    database = Database("postgresql://nobody@127.0.0.1:1/nothing", timeout_s=1.0)
+    refresher = refresher_of(store, database)
+    await refresher.start()
+    await asyncio.sleep(0.2)
+    assert refresher.snapshot.stale
+    states = refresher.stats_state()
+    assert "No such file" in states["redis"].detail
+    assert "database" in states["database"].detail
+    await refresher.aclose()
+    await store.aclose()
+    await database.aclose()
+
+
+async def test_the_schema_is_made_when_the_database_comes_late(tmp_path):
+    late = tmp_path / "late"
+    database = Database(f"sqlite:///{late / 'breakeven.db'}")
+    refresher = refresher_of(None, database)
+    await refresher.start()
+    await asyncio.sleep(0.2)
+    assert not refresher.stats_state()["database"].ok
+    late.mkdir()
+    async with asyncio.timeout(15):
+        while not refresher.stats_state()["database"].ok:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert await database.pending_migrations() == []
+    await refresher.aclose()
+    await database.aclose()
+
+
+async def test_the_window_reads_everything_once_then_what_may_be_new():
+    store, now = MemoryStats(), int(time.time() // 60)
+    key = make_key()
+    await store.add([(now - 100, key, {"n": 1}), (now - 95, key, {"n": 2}), (now, key, {"n": 4})])
+    window = Window(240)
+    assert await window.read(store)
+    assert not await window.read(store)
+    assert sum(bucket.counters["n"] for bucket in window.buckets()) == 7
+    await store.add([(now, key, {"n": 8})])
+    assert await window.read(store)
+    assert sum(bucket.counters["n"] for bucket in window.buckets()) == 15
+    await store.add([(now - 96, key, {"n": 16})])  # replayed late
+    for _ in range(240):
+        await window.read(store)
+    assert sum(bucket.counters["n"] for bucket in window.buckets()) == 31
+    assert all(abs(bucket.minute - (now - 97)) <= 10 for bucket in window.buckets() if bucket.minute < now - 20)
+
+
+def make_key():
+    from gateway.types import CellKey
+
+    return CellKey("engine", "e1", "ngram", 4, "code", "0", "512", 1)
