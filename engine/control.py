@@ -25,6 +25,8 @@ FORGET_PLAIN = 0.97
 """The same per plain step: a request that was switched off drifts back to its prior."""
 DEFAULT_PRIOR = 0.6
 """Acceptance at each position where the request brought no prior."""
+NEGLIGIBLE = 0.01
+"""Chance of reaching a draft position below which longer drafts are not looked at."""
 CONTEXT_STEP = 256
 """Context tokens after which costs are looked up again."""
 
@@ -36,9 +38,10 @@ class Controller:
         "_accepts",
         "_adaptive",
         "_best",
-        "_cells",
         "_hit",
         "_k_max",
+        "_ladder",
+        "_least_bad",
         "_miss",
         "_odds",
         "_prior",
@@ -61,6 +64,7 @@ class Controller:
         self._best = k_max
         self._ratio = break_even
         self._quiet = 0
+        self._least_bad = k_max
         self._seen: tuple[int, int] | None = None
         if adaptive is None or k_max == 0:
             return
@@ -87,7 +91,7 @@ class Controller:
                 self._seen = where
                 self._set_costs(self._ratio(load, context))
         if self._best == 0 and adaptive.probe and self._quiet >= adaptive.probe:
-            return self._least_bad()
+            return self._least_bad
         return self._best
 
     def observe(self, drafted: int, accepted: int) -> None:
@@ -110,29 +114,23 @@ class Controller:
 
     def _set_costs(self, pairs: Sequence[tuple[int, float]]) -> None:
         """Take over the costs in plain steps; lengths beyond `k_max` are left out."""
-        usable = [(k, x) for k, x in pairs if 0 < k <= self._k_max and x > 0]
-        self._cells = dict(usable) or {self._k_max: 1.0}
+        worth = {k: 1.0 / x for k, x in pairs if 0 < k <= self._k_max and x > 0} or {self._k_max: 1.0}
+        self._ladder = [(odds, worth.get(k, 0.0), k) for k, odds in enumerate(self._odds[: max(worth)], start=1)]
         self._choose()
 
-    def _gains(self) -> list[tuple[float, int]]:
+    def _choose(self) -> None:
         theta = (self._spread + self._hit) / (self._spread + self._miss)
         alive = emitted = 1.0
-        gains = []
-        for position, odds in enumerate(self._odds, start=1):
+        gain = 0.0
+        for odds, worth, k in self._ladder:
             q = theta * odds
             alive *= q / (1.0 + q)
             emitted += alive
-            x = self._cells.get(position)
-            if x is not None:
-                gains.append((emitted / x, position))
-        return gains
-
-    def _choose(self) -> None:
-        gain, k = max(self._gains())
-        best = k if gain > 1.0 else 0
+            if emitted * worth > gain:
+                gain, self._least_bad = emitted * worth, k
+            if alive < NEGLIGIBLE and gain > 0.0:
+                break
+        best = self._least_bad if gain > 1.0 else 0
         if best != self._best:
             self.switches += 1
             self._best = best
-
-    def _least_bad(self) -> int:
-        return max(self._gains())[1]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cli.simulation.costs import CostModel
 from cli.simulation.traces import Trace
+from gateway.types import CellKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class Table:
     seconds: NDArray[np.float64]
     steps: list[list[Steps]]
     tokens: NDArray[np.int64]
+    observed: dict[tuple[int, int], tuple[CellKey, dict[str, int], NDArray[np.float64]]] = field(default_factory=dict)
+    """What the recorder counts of request i at draft length k; filled on first use, the same for every seed."""
 
     @property
     def plain(self) -> NDArray[np.float64]:

@@ -77,7 +77,7 @@ class Router:
         self._request = _request()
         self._clock: dict[NodeKey, float] = {}
         self._now = 0.0
-        self._seen: dict[tuple[int, int], tuple[CellKey, dict[str, int], Vector]] = {}
+        self._seen = table.observed
 
     def run(self, sequence: list[int], rng: np.random.Generator) -> Run:
         """Decide, replay and learn from each request of `sequence` (indices of traces)."""

@@ -9,6 +9,9 @@ from gateway.policy.schema import Rule
 from gateway.routing import reasons
 from gateway.routing.options import Ask, Option
 
+FEW_REQUESTS = 5
+"""Requests under in-flight control below which the decision says `no_data`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -38,10 +41,19 @@ def _estimated(ask: Ask, best: Option, options: list[Option]) -> Choice:
     if best.seconds is None or all(option.seconds is None for option in options if option.arm.k):
         taken = _fallback(options, ask.rule, best)
         return Choice(taken, "no_data", f"no_data, costs unknown, fallback {ask.rule.fallback_path}")
-    if not best.node.state.settled:
+    if not _known(best, options):
         seen = round(max((option.estimate.requests for option in options), default=0))
         return Choice(best, "no_data", f"no_data, {seen} requests seen, {_explain(best, options)}")
     return Choice(best, "ok", _explain(best, options))
+
+
+def _known(best: Option, options: list[Option]) -> bool:
+    """Return whether the statistics behind the preferred option suffice to stand by it."""
+    controlled = flight_candidate([o for o in options if o.arm.backend == best.arm.backend])
+    if controlled is None:
+        return best.node.state.settled
+    flight = best.node.flights[controlled.arm.method]
+    return flight.requests >= FEW_REQUESTS
 
 
 def preferred(options: list[Option], rule: Rule) -> Option:
@@ -49,16 +61,51 @@ def preferred(options: list[Option], rule: Rule) -> Option:
     leaders: list[Option] = []
     for name in {option.arm.backend: None for option in options}:
         mine = [option for option in options if option.arm.backend == name]
-        incumbent = mine[0].node.state.incumbent
-        leader = next((o for o in mine if o.key == incumbent), None)
-        if leader is None:
-            leader = min(mine, key=lambda o: (o.seconds is None and o.arm.k > 0, o.estimate.r, o.arm.k))
-        leaders.append(_with_margin(leader, mine, rule))
+        leaders.append(in_flight(mine) or _with_margin(_incumbent(mine), mine, rule))
     known = [leader for leader in leaders if leader.seconds is not None]
     if len(leaders) > 1 and len(known) == len(leaders):
         return min(known, key=lambda o: o.seconds or 0.0)
     plain = [leader for leader in leaders if leader.arm.k == 0]
     return (plain or leaders)[0] if len(leaders) > 1 else leaders[0]
+
+
+def in_flight(mine: list[Option]) -> Option | None:
+    """Return what one backend's requests take where it controls them in flight; None where it does not.
+
+    The longest draft on offer goes out as the limit and the engine chooses below it; a task whose prior says plain, and
+    whose probes in flight did not pay, goes plain.
+    """
+    best = flight_candidate(mine)
+    if best is None:
+        return None
+    flight = best.node.flights[best.arm.method]
+    gain = max(x for k, x in flight.gains.items() if any(o.key == (best.arm.method, k) for o in mine))
+    plain = next((option for option in mine if option.arm.k == 0), None)
+    return plain if plain is not None and flight.closed and gain <= 1.0 else best
+
+
+def flight_candidate(mine: list[Option]) -> Option | None:
+    """Return the longest draft of the method with the highest expected gain; None without costs or without control."""
+    best: tuple[float, Option] | None = None
+    if not mine[0].state.adaptive:
+        return None
+    for option in mine:
+        flight = option.node.flights.get(option.arm.method)
+        gain = flight.gains.get(option.arm.k) if flight and option.arm.k else None
+        if gain is not None and (best is None or gain > best[0]):
+            best = (gain, option)
+    if best is None:
+        return None
+    method = best[1].arm.method
+    return max((option for option in mine if option.arm.method == method), key=lambda o: o.arm.k)
+
+
+def _incumbent(mine: list[Option]) -> Option:
+    incumbent = mine[0].node.state.incumbent
+    leader = next((o for o in mine if o.key == incumbent), None)
+    if leader is not None:
+        return leader
+    return min(mine, key=lambda o: (o.seconds is None and o.arm.k > 0, o.estimate.r, o.arm.k))
 
 
 def _with_margin(leader: Option, mine: list[Option], rule: Rule) -> Option:
@@ -105,21 +152,26 @@ def _hash_draw(text: str) -> float:
 
 def _probe(ask: Ask, best: Option, options: list[Option]) -> Choice | None:
     """Return another arm where this request is one of the share that tries it."""
-    node, rule, draw = best.node, ask.rule, ask.draw
-    hidden = [o for o in options if o.key in node.probe_arms and o.arm.backend == best.arm.backend]
-    if best.seconds is None:  # nothing is known: try what the fallback would hide
-        hidden = [o for o in options if o.arm.path != rule.fallback_path]
-        share = rule.probe
-    else:
-        share = min(node.probe_share, rule.probe)
-    if not hidden or share <= 0:
-        return None
-    position = (draw - rule.holdout) / max(1e-9, 1.0 - rule.holdout)
-    if not 0.0 <= position < share:
+    share, hidden = _probes(ask, best, options)
+    share = min(share, ask.rule.probe)
+    position = (ask.draw - ask.rule.holdout) / max(1e-9, 1.0 - ask.rule.holdout)
+    if not hidden or not 0.0 <= position < share:
         return None
     at = min(len(hidden) - 1, int(position / share * len(hidden)))
     text = f"probe ({share:.1%} of requests); else {best.arm.label}, {_explain(best, options)}"
     return Choice(hidden[at], "probe", text, share / len(hidden))
+
+
+def _probes(ask: Ask, best: Option, options: list[Option]) -> tuple[float, list[Option]]:
+    """Return the share of probes and the arms they go to."""
+    if best.seconds is None:  # nothing is known: try what the fallback would hide
+        return ask.rule.probe, [o for o in options if o.arm.path != ask.rule.fallback_path]
+    mine = [o for o in options if o.arm.backend == best.arm.backend]
+    controlled = flight_candidate(mine)
+    if controlled is not None:
+        off = best.arm.k == 0
+        return (ask.snapshot.tuning.flight_off_share, [controlled]) if off else (0.0, [])
+    return best.node.probe_share, [o for o in mine if o.key in best.node.probe_arms]
 
 
 def _explain(best: Option, options: list[Option]) -> str:

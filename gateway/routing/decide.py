@@ -83,11 +83,10 @@ def _speculation(chosen: Option, options: list[Option], state: str) -> Speculati
         return Speculation(PLAIN, 0)
     if not chosen.state.adaptive or state in ("forced", "holdout"):
         return Speculation(arm.method, arm.k)
-    pairs = [
-        (o.arm.k, round(o.estimate.break_even, 4))
-        for o in options
-        if o.arm.method == arm.method and o.arm.backend == arm.backend and 0 < o.arm.k <= arm.k
-        if o.estimate.break_even is not None
-    ]
-    prior = chosen.node.priors.get(arm.method, [])[: arm.k]
-    return Speculation(arm.method, arm.k, Adaptive(sorted(pairs), prior) if pairs and prior else None)
+    flight = chosen.node.flights.get(arm.method)
+    allowed = {o.arm.k for o in options if o.arm.method == arm.method and o.arm.backend == arm.backend}
+    pairs = [(k, round(x, 4)) for k, x in sorted(flight.costs.items()) if k in allowed] if flight else []
+    if flight is None or not pairs:
+        return Speculation(arm.method, arm.k)
+    prior = flight.prior[: arm.k]
+    return Speculation(arm.method, arm.k, Adaptive(pairs, prior, flight.strength, flight.probe))

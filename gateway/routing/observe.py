@@ -1,23 +1,38 @@
 """One finished request → integer increments for the live statistics. Pure; called by the recorder and the simulator.
 
 A cell holds the requests that ran in one arm. Counters (all integers, so that merging is exact in any order):
-`n` requests, `tok` tokens of decode steps, `rnd` rounds, `drf` drafted, `acc` accepted, `zero` zero-accept rounds,
-`und` undrafted steps, `h<j>` rounds with j accepted, `pt<j>`/`ps<j>` trials and successes at draft position j,
-`sn`/`s`/`ss` requests with rounds and the first two moments of 1,000·√(accepted/rounds), `loops` screened out,
-`mn`/`mtok`/`mt` requests, tokens and time measured in 100 µs, `mtt`/`mxt`/`mxx` their second moments (time²,
-time·tokens, tokens²), `wn`/`wt` requests and time to first token in 100 µs. For each draft length k' that the request
-reveals: `r<k'>`, `u<k'>`, `d<k'>`, `a<k'>`, `z<k'>` rounds, undrafted steps, drafted, accepted, zero rounds; and
-`<f>*<g>` the sum over requests of the product of two features out of `t` (tokens), `r<k'>`, `u<k'>`: costs are put in
-on read, so that one request informs every load. `vn` counts the requests behind these.
+- `n` requests, `tok` tokens of decode steps, `ct` Σ tokens · mean context, `rnd` rounds, `drf` drafted, `acc` accepted,
+  `zero` zero-accept rounds, `und` undrafted steps, `h<j>` rounds with j accepted, `loops` screened out;
+- `sn`, `s`, `ss`: requests with rounds and the first two moments of 1,000·√(accepted/rounds), for the change detector;
+- `qt<j>`, `qs<j>`: trials and successes at draft position j in 1/64, a request weighing at most 16 trials, and
+  `bt`, `bs`, `btt`, `bst`, `bss`: sums over the first 16 rounds of each request (t rounds, s with a token accepted),
+  which tell how much requests differ: both feed the in-flight controller's prior;
+- `fn`, `fg`, `fgg`: requests with probe episodes in flight and the plain steps gained by them, in 1/100;
+- `mn`, `mtok`, `mt`: requests, tokens and time measured in 100 µs, `mtt`, `mxt`, `mxx` their second moments (time²,
+  time·tokens, tokens²), `wn`, `wt` requests and time to first token in 100 µs;
+- for each draft length k' that the request reveals `r<k'>`, `u<k'>`, `d<k'>`, `a<k'>`, `z<k'>`: rounds, undrafted
+  steps, drafted, accepted, zero rounds; `<f>*<g>`: Σ over requests of the product of two of the features `t` (tokens),
+  `r<k'>`, `u<k'>`. Costs are put in on read: one request informs every load. `vn` counts the requests behind these.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from gateway.bands import context_band, load_band, temperature_band
-from gateway.routing.rounds import DRAFT_LENGTHS, MAX_POSITION, View, position_counts, view_at, view_of_histogram
+from gateway.routing.rounds import (
+    DRAFT_LENGTHS,
+    MAX_POSITION,
+    View,
+    closing_run,
+    first_trials,
+    position_counts,
+    probe_gain,
+    view_at,
+    view_of_histogram,
+)
 from gateway.types import CellKey, RequestRecord, Spec
 
 TIME_UNIT_S = 1e-4
@@ -26,6 +41,16 @@ MAX_UNITS = 10_000_000
 """Longest measured time that is counted (1,000 s), in units."""
 S_UNIT = 1000
 """Units per 1 of √(accepted/rounds)."""
+TRIAL_UNIT = 64
+"""Units per trial of `qt` and `qs`."""
+TRIALS_PER_REQUEST = 16
+"""What one request weighs at most in the in-flight prior, in rounds."""
+GAIN_UNIT = 100
+"""Units per plain step of `fg`."""
+QUIET_STEPS = 8
+"""Steps without a draft that set a probe episode apart from the rounds before it."""
+LOOP_TOKENS = 128
+"""An output cut at its limit in the middle of a fully accepted run this long is taken for a repetition loop."""
 
 
 def observe(record: RequestRecord) -> list[tuple[CellKey, dict[str, int]]]:
@@ -36,7 +61,7 @@ def observe(record: RequestRecord) -> list[tuple[CellKey, dict[str, int]]]:
     if record.fallback or record.status != 200 or not record.completion_tokens:
         return []
     key = cell_key(record)
-    if record.loop:
+    if record.loop or looks_like_loop(record):
         return [(key, {"loops": 1})]
     counters = {"n": 1}
     _measured(record, counters)
@@ -44,6 +69,7 @@ def observe(record: RequestRecord) -> list[tuple[CellKey, dict[str, int]]]:
         _acceptance(record, record.spec, counters)
     if "tok" not in counters:
         counters["tok"] = max(0, record.completion_tokens - 1)
+    counters["ct"] = counters["tok"] * ((record.prompt_tokens or 0) + record.completion_tokens // 2)
     return [(key, {name: value for name, value in counters.items() if value})]
 
 
@@ -65,24 +91,58 @@ def cell_key(record: RequestRecord) -> CellKey:
     )
 
 
+def looks_like_loop(record: RequestRecord) -> bool:
+    """Return whether the output ran into its limit while everything drafted held: a loop never ends by itself."""
+    spec = record.spec
+    if spec is None or record.finish_reason != "length" or not spec.step_emitted:
+        return False
+    return closing_run(spec.step_emitted, spec.step_drafted) >= LOOP_TOKENS
+
+
 def shape_counters(
     emitted: Sequence[int], drafted: Sequence[int], ran_at: int, lengths: Sequence[int]
 ) -> dict[str, int]:
     """Return the acceptance counters of a request whose steps are known, at `ran_at` and each shorter of `lengths`."""
     own = view_at(emitted, drafted, ran_at, ran_at)
     counters = _base(own)
-    for e, d in zip(emitted, drafted, strict=False):
-        if d > 0:
-            name = f"h{min(e - 1, MAX_POSITION)}"
-            counters[name] = counters.get(name, 0) + 1
-    trials, passed = position_counts(emitted, drafted)
-    for position in range(min(ran_at, MAX_POSITION)):
-        counters[f"pt{position}"] = trials[position]
-        counters[f"ps{position}"] = passed[position]
+    for e, count in Counter(e for e, d in zip(emitted, drafted, strict=False) if d > 0).items():
+        name = f"h{min(e - 1, MAX_POSITION)}"
+        counters[name] = counters.get(name, 0) + count
+    _positions(*position_counts(emitted, drafted), min(ran_at, MAX_POSITION), counters)
+    rounds, hits = first_trials(emitted, drafted, TRIALS_PER_REQUEST)
+    counters |= {"bt": rounds, "bs": hits, "btt": rounds * rounds, "bst": rounds * hits, "bss": hits * hits}
     views = {k: view_at(emitted, drafted, ran_at, k) for k in sorted(set(lengths)) if 0 < k < ran_at}
     views[ran_at] = own
     _moments(sum(emitted), views, counters)
     return counters
+
+
+def _positions(trials: Sequence[int], passed: Sequence[int], depth: int, counters: dict[str, int]) -> None:
+    """Count trials and successes by position, scaled so that the request weighs no more than others."""
+    weight = TRIAL_UNIT * min(1.0, TRIALS_PER_REQUEST / trials[0]) if trials[0] else 0.0
+    for position in range(depth):
+        counters[f"qt{position}"] = round(weight * trials[position])
+        counters[f"qs{position}"] = round(weight * passed[position])
+
+
+def _in_flight(record: RequestRecord, spec: Spec, counters: dict[str, int]) -> None:
+    """Count a request whose draft length the engine changed on the way: its steps as they ran, its probes' worth."""
+    emitted, drafted = spec.step_emitted, spec.step_drafted
+    counters |= shape_counters(emitted, drafted, max(record.arm.k, *drafted), ())
+    rounds, hits = counters["bt"], counters["bs"]
+    if rounds:
+        s = round(S_UNIT * math.sqrt(hits / rounds))
+        counters |= {"sn": 1, "s": s, "ss": s * s}
+    speculation = record.decision.speculation
+    pairs = dict(speculation.adaptive.break_even) if speculation and speculation.adaptive else {}
+    if not pairs:
+        return
+    longest = max(pairs)
+    slope = (pairs[longest] - 1.0) / longest
+    episodes, gained = probe_gain(emitted, drafted, lambda d: pairs.get(d, 1.0 + slope * d), QUIET_STEPS)
+    if episodes:
+        gain = max(-MAX_UNITS, min(MAX_UNITS, round(GAIN_UNIT * gained)))
+        counters |= {"fn": 1, "fg": gain, "fgg": gain * gain}
 
 
 def _acceptance(record: RequestRecord, spec: Spec, counters: dict[str, int]) -> None:
@@ -91,7 +151,10 @@ def _acceptance(record: RequestRecord, spec: Spec, counters: dict[str, int]) -> 
     if ran_at == 0:
         counters["tok"] = counters["und"] = spec.undrafted or max(0, (record.completion_tokens or 1) - 1)
     elif spec.step_emitted and len(spec.step_emitted) == len(spec.step_drafted):
-        counters |= shape_counters(spec.step_emitted, spec.step_drafted, max(ran_at, *spec.step_drafted), lengths)
+        if record.decision.speculation is not None and record.decision.speculation.adaptive is not None:
+            _in_flight(record, spec, counters)
+        else:
+            counters |= shape_counters(spec.step_emitted, spec.step_drafted, max(ran_at, *spec.step_drafted), lengths)
     elif spec.histogram:
         undrafted = spec.undrafted or 0
         views = {
@@ -100,9 +163,9 @@ def _acceptance(record: RequestRecord, spec: Spec, counters: dict[str, int]) -> 
         counters |= _base(views[ran_at])
         counters |= {"drf": spec.drafted, "acc": spec.accepted, "rnd": spec.rounds}
         counters |= {f"h{j}": count for j, count in enumerate(spec.histogram)}
-        for position in range(min(ran_at, MAX_POSITION, len(spec.histogram))):
-            counters[f"pt{position}"] = sum(spec.histogram[position:])
-            counters[f"ps{position}"] = sum(spec.histogram[position + 1 :])
+        depth = min(ran_at, MAX_POSITION)
+        beyond = [sum(spec.histogram[position:]) for position in range(depth + 1)]
+        _positions(beyond, beyond[1:], depth, counters)
         _moments(spec.rounds + spec.accepted + undrafted, views, counters)
     else:
         counters |= {"rnd": spec.rounds, "drf": spec.drafted, "acc": spec.accepted}

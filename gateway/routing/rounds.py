@@ -6,7 +6,7 @@ tokens, each a round at k'. The error against a real replay is ≤ 1–2 % for n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 DRAFT_LENGTHS = (1, 2, 4, 8, 16)
@@ -28,12 +28,14 @@ class View:
 
 def view_at(emitted: Sequence[int], drafted: Sequence[int], ran_at: int, k: int) -> View:
     """Return the view at `k` ≤ `ran_at` of steps that emitted and drafted this many tokens each."""
+    if k == ran_at:
+        return _as_it_ran(emitted, drafted)
     view = View()
     run = room = 0  # tokens of the joined run so far, and how many of them had a draft token in front
     for e, d in zip(emitted, drafted, strict=False):
         run += e
         room += d
-        if e == d + 1 and d == ran_at and k < ran_at:
+        if e == d + 1 and d == ran_at:
             room += 1  # its bonus token would have been the next draft token
             continue
         _cut(view, run, room, k)
@@ -41,6 +43,13 @@ def view_at(emitted: Sequence[int], drafted: Sequence[int], ran_at: int, k: int)
     if run:
         _cut(view, run, room, k)
     return view
+
+
+def _as_it_ran(emitted: Sequence[int], drafted: Sequence[int]) -> View:
+    rounds = sum(map(bool, drafted))
+    undrafted = len(drafted) - rounds
+    missed = sum(1 for e, d in zip(emitted, drafted, strict=False) if e == 1 and d > 0)
+    return View(rounds, sum(drafted), sum(emitted) - rounds - undrafted, missed, undrafted)
 
 
 def view_of_histogram(histogram: Sequence[int], undrafted: int, ran_at: int, k: int) -> View:
@@ -60,18 +69,67 @@ def view_of_histogram(histogram: Sequence[int], undrafted: int, ran_at: int, k: 
 
 def position_counts(emitted: Sequence[int], drafted: Sequence[int]) -> tuple[list[int], list[int]]:
     """Return (trials, successes) by draft position; the last round's end is a cut, not a rejection, and is left out."""
-    trials = [0] * MAX_POSITION
-    passed = [0] * MAX_POSITION
+    reached = [0] * (MAX_POSITION + 2)  # [j]: rounds that accepted exactly j tokens
+    limit = [0] * (MAX_POSITION + 2)  # [j]: rounds in which nothing was rejected after exactly j accepted tokens
     last = len(emitted) - 1
     for step, (e, d) in enumerate(zip(emitted, drafted, strict=False)):
         if d > 0:
-            accepted = min(e - 1, d, MAX_POSITION)
-            for position in range(accepted):
-                trials[position] += 1
-                passed[position] += 1
-            if accepted < min(d, MAX_POSITION) and step != last:
-                trials[accepted] += 1
+            accepted = e - 1 if e <= MAX_POSITION else MAX_POSITION
+            reached[accepted] += 1
+            if accepted >= d or step == last or accepted >= MAX_POSITION:
+                limit[accepted] += 1
+    trials, passed = [0] * MAX_POSITION, [0] * MAX_POSITION
+    beyond = sum(reached)
+    for position in range(MAX_POSITION):
+        trials[position] = beyond - limit[position]
+        beyond -= reached[position]
+        passed[position] = beyond
     return trials, passed
+
+
+def first_trials(emitted: Sequence[int], drafted: Sequence[int], at_most: int) -> tuple[int, int]:
+    """Return (rounds, rounds that accepted something) among the first `at_most` rounds."""
+    rounds = hits = 0
+    for e, d in zip(emitted, drafted, strict=False):
+        if d > 0:
+            rounds += 1
+            hits += e > 1
+            if rounds == at_most:
+                break
+    return rounds, hits
+
+
+def closing_run(emitted: Sequence[int], drafted: Sequence[int]) -> int:
+    """Return the tokens of the unbroken run of fully accepted rounds at the end of an output."""
+    tokens = 0
+    for step in range(len(emitted) - 1, -1, -1):
+        e, d = emitted[step], drafted[step]
+        if d <= 0 or (e <= d and step != len(emitted) - 1):
+            break
+        tokens += e
+    return tokens
+
+
+def probe_gain(
+    emitted: Sequence[int], drafted: Sequence[int], round_cost: Callable[[int], float], quiet: int
+) -> tuple[int, float]:
+    """Return (episodes, plain steps gained) of the rounds that followed `quiet` or more steps without a draft.
+
+    An episode ends with the next such gap. `round_cost` gives a round's cost in plain steps by its draft length.
+    """
+    episodes, gained, gap, inside = 0, 0.0, 0, False
+    for e, d in zip(emitted, drafted, strict=False):
+        if d <= 0:
+            gap += 1
+            inside = inside and gap < quiet
+            continue
+        if gap >= quiet and not inside:
+            inside = True
+            episodes += 1
+        gap = 0
+        if inside:
+            gained += e - round_cost(d)
+    return episodes, gained
 
 
 def _cut(view: View, tokens: int, room: int, k: int) -> None:

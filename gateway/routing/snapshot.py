@@ -19,6 +19,7 @@ from gateway.histogram import LatencyCell
 from gateway.routing.book import ALL, Book, Kind
 from gateway.routing.costs import Costs, TableCosts
 from gateway.routing.estimates import ArmKey, Evidence, Prior, Setting, evidence_at
+from gateway.routing.flight import Flight, flight_at
 from gateway.routing.observe import TIME_UNIT_S
 from gateway.routing.states import NodeState, advance, probe_share
 from gateway.routing.stats import Pile
@@ -48,8 +49,8 @@ class Node:
     state: NodeState
     probe_share: float
     probe_arms: list[ArmKey]
-    priors: dict[str, list[float]] = field(default_factory=dict)
-    """Acceptance by draft position, per method, for the in-flight controller."""
+    flights: dict[str, Flight] = field(default_factory=dict)
+    """In-flight control, per method."""
     requests: float = 0.0
     """Requests of this kind (discounted), as of the snapshot."""
 
@@ -132,24 +133,14 @@ def make_node(
     fresh = requests - (before.requests * 0.5 ** (elapsed / tuning.half_life) if before else 0.0)
     state = advance(state, evidence, state.seen + max(0.0, fresh), tuning)
     share, arms = probe_share(state, evidence, tuning)
-    priors = {method: acceptance_by_position(pile) for method, pile in piles.items()}
-    return Node(evidence, state, share, arms, priors, requests)
-
-
-def acceptance_by_position(pile: Pile) -> list[float]:
-    """Return the share of draft tokens accepted at each position, given that all before were; empty without data."""
-    index = pile.layout.index
-    total = pile.revealing(1)
-    result: list[float] = []
-    for position in range(max(pile.layout.lengths, default=0)):
-        if f"pt{position}" not in index:
-            break
-        trials, passed = float(total[index[f"pt{position}"]]), float(total[index[f"ps{position}"]])
-        if trials <= 0:
-            break
-        near = result[-1] if result else 0.6
-        result.append((passed + 2.0 * near) / (trials + 2.0))
-    return [round(p, 4) for p in result]
+    totals = book.totals.get(backend, {})
+    flights = {
+        method: flight_at(
+            piles.get(method), totals.get(method), [k for m, k in offered if m == method], method, setting
+        )
+        for method in {m: None for m, _ in offered}
+    }
+    return Node(evidence, state, share, arms, flights, requests)
 
 
 def _fill(snapshot: Snapshot, previous: Snapshot | None) -> None:

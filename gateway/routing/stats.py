@@ -17,8 +17,9 @@ from gateway.routing.rounds import MAX_POSITION
 
 Vector = NDArray[np.float64]
 
-BASE = ("n", "tok", "rnd", "drf", "acc", "zero", "und", "sn", "s", "ss", "loops", "vn", "t")
-POSITIONS = tuple(f"{kind}{j}" for kind in ("pt", "ps") for j in range(MAX_POSITION))
+BASE = ("n", "tok", "ct", "rnd", "drf", "acc", "zero", "und", "sn", "s", "ss", "loops", "vn", "t")
+FLIGHT = ("bt", "bs", "btt", "bst", "bss", "fn", "fg", "fgg")
+POSITIONS = tuple(f"{kind}{j}" for kind in ("qt", "qs") for j in range(MAX_POSITION))
 PER_LENGTH = ("r", "u", "d", "a", "z")
 
 
@@ -29,7 +30,7 @@ class Layout:
         self.lengths = lengths
         self.features = ("t", *(f"{kind}{k}" for k in lengths for kind in ("r", "u")))
         """What the second moments are taken of."""
-        singles = (*BASE, *POSITIONS, *(f"{kind}{k}" for k in lengths for kind in PER_LENGTH))
+        singles = (*BASE, *FLIGHT, *POSITIONS, *(f"{kind}{k}" for k in lengths for kind in PER_LENGTH))
         order = {feature: i for i, feature in enumerate(("t", *self._pairs_order()))}
         products = [f"{a}*{b}" for a in order for b in order if order[a] <= order[b]]
         self.index = {name: i for i, name in enumerate((*singles, *products))}

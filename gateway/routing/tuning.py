@@ -43,3 +43,24 @@ class Tuning:
     """Standard errors of that "may be"."""
     lend_requests: float = 100.0
     """What other temperatures and contexts of the same task may weigh together, in requests."""
+    flight_requests: int = 5
+    """Requests before a task's in-flight control may be taken off."""
+    flight_probe: int = 16
+    """Plain steps in flight after which a request drafts once more while that may pay."""
+    flight_rest: int = 512
+    """The same once the task's account of such probes is closed."""
+    flight_off_share: float = 0.03
+    """Share of requests that still go out under in-flight control where the task is off."""
+    account_requests: int = 8
+    """Requests with probe episodes before the account may be closed."""
+    account_z: float = 1.64
+    """Standard errors of the account's upper bound."""
+    account_sd: float = 4.0
+    """Plain steps gained per request: standard deviation assumed beforehand, weighing 4 requests."""
+    strength_start: float = 32.0
+    """Prior strength in flight, in trials, before the spread between requests is known; it weighs 8 requests."""
+    strength_max: float = 400.0
+    optimistic_prior: float = 0.6
+    """Acceptance per position in flight where nothing is known."""
+    parent_trials: float = 16.0
+    """What the other tasks' acceptance by position weighs in a task's own, in trials."""

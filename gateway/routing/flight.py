@@ -1,0 +1,119 @@
+"""What the in-flight controller is told of a task, and whether the task is worth controlling in flight at all. Pure.
+
+Acceptance by draft position, how much requests differ around it, and the account of probe episodes (plain steps gained
+by drafting again after a request had stopped): once its upper bound is at or below zero, probing rests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gateway.routing.estimates import Setting
+from gateway.routing.observe import GAIN_UNIT, TRIAL_UNIT
+from gateway.routing.rounds import MAX_POSITION
+from gateway.routing.stats import Layout, Pile, Vector
+from gateway.routing.tuning import Tuning
+
+
+@dataclass(slots=True)
+class Flight:
+    """In-flight control of one method for one kind of request at one load."""
+
+    prior: list[float] = field(default_factory=list)
+    """Acceptance by draft position, given that all before held."""
+    strength: float = 32.0
+    """What the prior weighs, in trials: small where requests of the task differ much."""
+    requests: float = 0.0
+    costs: dict[int, float] = field(default_factory=dict)
+    """x_k, a round's cost in plain steps, by draft length; empty where no costs are known."""
+    gains: dict[int, float] = field(default_factory=dict)
+    """Expected gain a_k / x_k at the prior, by draft length."""
+    account: float | None = None
+    """Mean of plain steps gained per request with probe episodes; None before there was one."""
+    account_upper: float = math.inf
+    probe: int = 16
+    """Plain steps between probes."""
+    closed: bool = False
+    """Whether probing was found not to pay: a task whose prior says plain then goes plain, but for a small share."""
+
+
+def flight_at(pile: Pile | None, parent: Pile | None, lengths: Sequence[int], method: str, setting: Setting) -> Flight:
+    """Return what is known of a method in flight; `parent` holds all tasks of the backend."""
+    tuning = setting.tuning
+    total = pile.revealing(1) if pile else None
+    wider = parent.revealing(1) if parent else None
+    source = pile or parent
+    layout = source.layout if source else None
+    flight = Flight(strength=tuning.strength_start, probe=tuning.flight_probe)
+    depth = min(max(lengths, default=0), MAX_POSITION)
+    if layout is None or depth == 0:
+        flight.prior = [tuning.optimistic_prior] * depth
+    else:
+        flight.prior = _prior(total, wider, layout, depth, tuning)
+    if pile is not None and total is not None:
+        index = pile.layout.index
+        flight.requests = float(total[index["sn"]])
+        flight.strength = _strength(total, pile.layout, tuning)
+        _account(flight, total, pile.layout, tuning)
+    _expect(flight, lengths, method, setting)
+    if flight.requests >= tuning.flight_requests and flight.account_upper <= 0:
+        flight.probe = tuning.flight_rest
+        flight.closed = True
+    return flight
+
+
+def _prior(total: Vector | None, wider: Vector | None, layout: Layout, depth: int, tuning: Tuning) -> list[float]:
+    index = layout.index
+    prior: list[float] = []
+    for position in range(depth):
+        p = prior[-1] if prior else tuning.optimistic_prior
+        for vector, weight in ((wider, 2.0), (total, tuning.parent_trials)):
+            if vector is not None:
+                trials = float(vector[index[f"qt{position}"]]) / TRIAL_UNIT
+                passed = float(vector[index[f"qs{position}"]]) / TRIAL_UNIT
+                p = (max(0.0, passed) + weight * p) / (max(passed, trials, 0.0) + weight)
+        prior.append(round(min(0.995, max(0.005, p)), 4))
+    return prior
+
+
+def _strength(total: Vector, layout: Layout, tuning: Tuning) -> float:
+    """Return ν of a beta-binomial by moments over the first rounds of each request, shrunk towards its start value."""
+    t, s, tt, st, ss = (float(total[layout.index[name]]) for name in ("bt", "bs", "btt", "bst", "bss"))
+    n = float(total[layout.index["sn"]])
+    if t <= 0 or n <= 0:
+        return tuning.strength_start
+    p = min(0.995, max(0.005, s / t))
+    spread = p * (1 - p)
+    pairs = spread * max(1e-9, tt - t)
+    excess = ss - 2 * p * st + p * p * tt - spread * t
+    rho_start = 1 / (1 + tuning.strength_start)
+    weight = 8.0 * pairs / n
+    rho = (excess + rho_start * weight) / (pairs + weight)
+    rho = min(0.5, max(1 / (1 + tuning.strength_max), rho))
+    return round(1 / rho - 1, 1)
+
+
+def _account(flight: Flight, total: Vector, layout: Layout, tuning: Tuning) -> None:
+    n = float(total[layout.index["fn"]])
+    if n <= 0:
+        return
+    mean = float(total[layout.index["fg"]]) / GAIN_UNIT / n
+    square = float(total[layout.index["fgg"]]) / GAIN_UNIT**2 / n
+    variance = (n * max(0.0, square - mean * mean) + 4 * tuning.account_sd**2) / (n + 4)
+    flight.account = mean
+    if n >= tuning.account_requests:
+        flight.account_upper = mean + tuning.account_z * math.sqrt(variance / n)
+
+
+def _expect(flight: Flight, lengths: Sequence[int], method: str, setting: Setting) -> None:
+    """Fill in costs and expected gains at the prior."""
+    alive = emitted = 1.0
+    for position, p in enumerate(flight.prior, start=1):
+        alive *= p
+        emitted += alive
+        ratios = setting.ratios(method, position) if position in lengths else None
+        if ratios is not None:
+            flight.costs[position] = 1 + sum(ratios)
+            flight.gains[position] = emitted / flight.costs[position]
