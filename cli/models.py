@@ -42,9 +42,12 @@ def fetch(name: str, models_dir: str | None) -> None:
     try:
         with Progress(*columns, console=console) as bar:
             task = bar.add_task(name, total=None)
-            folder = store.prepare(
-                name, models_dir, lambda done, total: bar.update(task, completed=done, total=total), repair=True
-            )
+
+            def progress(done: int, total: int) -> None:
+                what = name if done < total else f"{name}: unpacking"
+                bar.update(task, completed=done, total=total, description=what)
+
+            folder = store.prepare(name, models_dir, progress, repair=True)
             bar.remove_task(task)
     except ModelError as error:
         click.echo(f"breakeven models fetch: {error}", err=True)

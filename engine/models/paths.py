@@ -9,6 +9,9 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
+
+from engine.errors import ModelError
 
 
 def models_dir(configured: str | Path | None = None) -> Path:
@@ -21,11 +24,18 @@ def models_dir(configured: str | Path | None = None) -> Path:
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, so that two processes starting together fetch and convert once."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
+    """Hold the folder's lock, so that two processes starting together fetch and convert once. Raises ModelError."""
+    with _lock_file(folder) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _lock_file(folder: Path) -> IO[str]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return (folder / ".lock").open("w")
+    except OSError as error:
+        raise ModelError(f"cannot write to the models folder {folder}: {error.strerror}") from error
 
 
 @contextmanager

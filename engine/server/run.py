@@ -19,6 +19,7 @@ from engine.core import EngineCore
 from engine.errors import EngineError
 from engine.models import LoadedModel
 from engine.models.load import kv_budget, load_models
+from engine.models.resident import release_file_pages
 from engine.models.transfer import Progress
 from engine.server.app import ServerContext, create_app
 from engine.server.params import Limits
@@ -49,7 +50,9 @@ def serve(config: EngineConfig, listen: Listen, kv_tokens: int | None = None) ->
     torch.set_num_threads(config.num_threads)
     target, draft = load_models(config, _log_progress())
     config = dataclasses.replace(config, kv_tokens=kv_tokens or kv_budget(target, config.max_batch))
-    context = make_context(EngineCore(target, config, draft), config, target, draft, listen.token)
+    core = EngineCore(target, config, draft)
+    release_file_pages()
+    context = make_context(core, config, target, draft, listen.token)
     server = _Server(context, listen, bound)
     for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises the signal again once it has drained: not an error
         signal.signal(number, lambda *_: None)
