@@ -3,12 +3,13 @@
 from gateway.db.database import Database
 from gateway.db.keys import ROLES, StoredKey, key_id_of, new_key
 from gateway.db.log import StoredPolicy, Switch
-from gateway.db.queries import ActivityPoint, ActivitySums, TaskActivity, TaskLatency, TaskSummary
+from gateway.db.queries import ActivityPoint, ActivitySums, CellActivity, TaskActivity, TaskLatency, TaskSummary
 
 __all__ = [
     "ROLES",
     "ActivityPoint",
     "ActivitySums",
+    "CellActivity",
     "Database",
     "StoredKey",
     "StoredPolicy",

@@ -113,6 +113,11 @@ class Database(SwitchLog):
             activity = await queries.activity_by_task(connection, *window)
             return queries.TaskSummary(activity, await queries.latency_by_task(connection, *window, metrics))
 
+    async def cell_activity(self, since: float, until: float | None = None) -> list[queries.CellActivity]:
+        """Return activity by cell between two Unix times: what compares arms at the same load."""
+        async with self._read(30.0) as connection:
+            return await queries.activity_by_cell(connection, *_minutes(since, until))
+
     async def task_series(self, since: float, step_minutes: int = 60) -> list[queries.ActivityPoint]:
         """Return activity by task and arm from a Unix time on, in steps of `step_minutes`."""
         async with self._read(30.0) as connection:

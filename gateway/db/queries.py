@@ -68,6 +68,13 @@ class TaskActivity(msgspec.Struct):
     sums: ActivitySums
 
 
+class CellActivity(msgspec.Struct):
+    """What the roll-ups say of one cell over a window, all keys and kinds of decision together."""
+
+    key: CellKey
+    sums: ActivitySums
+
+
 class TaskLatency(msgspec.Struct):
     """The latencies of one task in one arm, over a window."""
 
@@ -101,6 +108,13 @@ async def activity_by_task(connection: AsyncConnection, first: int, last: int) -
     return [
         TaskActivity(row[0], Arm(row[1], row[2], row[3]), row[4], row[5], _sums(row[6:])) for row in rows.fetchall()
     ]
+
+
+async def activity_by_cell(connection: AsyncConnection, first: int, last: int) -> list[CellActivity]:
+    """Sum by cell over minutes `first` … `last`."""
+    size = len(CELL_COLUMNS)
+    rows = await connection.execute(_sums_by([getattr(Cell, name) for name in CELL_COLUMNS], first, last))
+    return [CellActivity(CellKey(*row[:size]), _sums(row[size:])) for row in rows.fetchall()]
 
 
 async def activity_series(connection: AsyncConnection, first: int, last: int, step: int) -> list[ActivityPoint]:
