@@ -1,4 +1,4 @@
-"""Gives back the memory of weights that were read from a mapped file and are not used in that form any more. Linux only."""
+"""Gives back the memory of weights that were read from a mapped file and are no longer used in that form. Linux only."""
 
 from __future__ import annotations
 
