@@ -7,6 +7,7 @@ Rejection sampling as in Leviathan et al. 2023 (arXiv 2211.17192, algorithm 1).
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,11 @@ from engine.sequence import SamplingParams, TokenLogprob
 
 Mask = Callable[[torch.Tensor, int], None]
 """Sets the logits of forbidden tokens to -inf, in place, at one draft position."""
+
+
+_NUCLEUS_SPAN = 8.0
+_BLOCK = 1024
+_BELOW_ONE = math.nextafter(1.0, 0.0)
 
 
 @dataclass(slots=True)
@@ -112,24 +118,47 @@ def _truncate(logits: torch.Tensor, params: SamplingParams) -> None:
         least = torch.topk(logits, params.top_k).values[-1]
         logits.masked_fill_(logits < least, float("-inf"))
     if params.top_p < 1.0:
-        ordered, order = torch.sort(logits, descending=True)
-        probs = torch.softmax(ordered, dim=-1)
-        beyond = torch.cumsum(probs, dim=-1) - probs >= params.top_p
-        beyond[0] = False
-        logits[order[beyond]] = float("-inf")
+        logits.masked_fill_(logits < _nucleus_edge(logits, params.top_p), float("-inf"))
     if params.min_p > 0.0:
-        probs = torch.softmax(logits, dim=-1)
-        logits.masked_fill_(probs < params.min_p * probs.max(), float("-inf"))
+        logits.masked_fill_(logits < logits.max() + math.log(params.min_p), float("-inf"))
+
+
+def _nucleus_edge(logits: torch.Tensor, top_p: float) -> float:
+    """The smallest logit in the smallest set of likeliest tokens whose probability reaches `top_p`.
+
+    Only logits within `_NUCLEUS_SPAN` of the largest are sorted; where they do not reach `top_p`, all are.
+    """
+    total = torch.logsumexp(logits, dim=-1)
+    for candidates in (logits[logits > logits.max() - _NUCLEUS_SPAN], logits):
+        ordered = torch.sort(candidates, descending=True).values
+        mass = torch.cumsum(torch.exp(ordered - total).to(torch.float64), dim=-1)
+        size = int(torch.searchsorted(mass, top_p)) + 1
+        if size <= len(candidates):
+            break
+    return float(ordered[min(size, len(ordered)) - 1])
 
 
 def draw(probs: torch.Tensor, stream: random.Random) -> int:
     """Draw an index by inverting the cumulative distribution; an index of probability 0 is never drawn."""
-    mass = torch.cumsum(probs.to(torch.float64), dim=-1)
-    total = float(mass[-1])
-    index = int(torch.searchsorted(mass, stream.random() * total, right=True))
-    if index >= probs.shape[-1]:
-        index = int(torch.nonzero(probs)[-1])
-    return index
+    start, aim = 0, stream.random()
+    if len(probs) > _BLOCK:
+        blocks = torch.stack([part.sum(dtype=torch.float64) for part in torch.split(probs, _BLOCK)])
+        start, aim = _invert(blocks, aim)
+        start *= _BLOCK
+        probs = probs[start : start + _BLOCK]
+    return start + _invert(probs, aim)[0]
+
+
+def _invert(weights: torch.Tensor, aim: float) -> tuple[int, float]:
+    """Return the index in which the share `aim` of the total falls, and the share of that index that it leaves."""
+    mass = torch.cumsum(weights.to(torch.float64), dim=-1)
+    place = aim * float(mass[-1])
+    index = int(torch.searchsorted(mass, place, right=True))
+    if index >= len(weights):  # the product was rounded up to the total
+        index = int(torch.nonzero(weights)[-1])
+    width = float(weights[index])
+    within = (place - float(mass[index]) + width) / width
+    return index, min(max(within, 0.0), _BELOW_ONE)
 
 
 def residual(target: torch.Tensor, draft: torch.Tensor | None, token: int) -> torch.Tensor:
@@ -156,7 +185,7 @@ def verify(logits: torch.Tensor, draft: Draft, state: SamplerState, mask: Mask |
             if token != proposed:
                 return emitted, position
             continue
-        target = torch.softmax(warped, dim=-1, dtype=torch.float64)
+        target = torch.softmax(warped, dim=-1)
         if proposed is None:
             emitted.append(draw(target, state.bonus))
             return emitted, position
@@ -168,6 +197,12 @@ def verify(logits: torch.Tensor, draft: Draft, state: SamplerState, mask: Mask |
         emitted.append(draw(residual(target, source, proposed), state.residual))
         return emitted, position
     raise AssertionError("the last position has no draft token and always returns")
+
+
+def argmax(logits: torch.Tensor) -> list[int]:
+    """Most likely token of each row; `max` is several times faster than `argmax` on a CPU in bfloat16."""
+    tokens: list[int] = logits.max(dim=-1).indices.tolist()
+    return tokens
 
 
 def logprobs_of(logits: torch.Tensor, tokens: Sequence[int], top: int) -> list[TokenLogprob]:
@@ -193,7 +228,7 @@ class Sampler:
     ) -> list[Verdict]:
         """Logits are [Σ (drafts + 1), vocabulary], the rows' positions behind one another."""
         simple = any(state.plain for state, _, _ in rows)
-        best: list[int] = logits.argmax(dim=-1).tolist() if simple else []
+        best: list[int] = argmax(logits) if simple else []
         verdicts = []
         start = 0
         for state, draft, mask in rows:

@@ -13,7 +13,7 @@ import torch
 from engine.attention import RowInput
 from engine.kv_cache import KVPool, KVRow
 from engine.model_runner import ModelRunner
-from engine.sampler import Draft, SamplerState, draw, warp
+from engine.sampler import Draft, SamplerState, argmax, draw, warp
 from engine.sequence import Sequence as Seq
 
 
@@ -86,7 +86,7 @@ class DraftModelProposer:
         """Pick each row's next draft token; sampled rows keep the distribution that it was drawn from."""
         width = min(self._vocab_size, logits.shape[-1])
         logits = logits[:, :width]
-        best: list[int] = logits.argmax(dim=-1).tolist()
+        best = argmax(logits)
         for at, (state, before, kept) in enumerate(rows):
             if state.plain:
                 continue
@@ -94,7 +94,7 @@ class DraftModelProposer:
             if state.params.temperature <= 0:
                 best[at] = int(warped.argmax())
                 continue
-            probs = torch.softmax(warped, dim=-1, dtype=torch.float64)
+            probs = torch.softmax(warped, dim=-1)
             best[at] = draw(probs, state.draft)
             kept.append(torch.nn.functional.pad(probs, (0, self._vocab_size - width)))
         return best

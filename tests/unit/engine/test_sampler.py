@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.sampler import Draft, Sampler, SamplerState, draw, residual, verify, warp
+from engine.sampler import Draft, Sampler, SamplerState, argmax, draw, residual, verify, warp
 from engine.sequence import SamplingParams
 
 INF = float("inf")
@@ -142,3 +142,27 @@ def test_greedy_rows_share_a_pass_with_sampled_ones() -> None:
         (state(temperature=0.0), Draft([]), None),
     ]
     assert [one.tokens for one in Sampler().verify(logits, rows)] == [[0, 3], [0], [0]]
+
+
+def test_a_large_vocabulary_is_drawn_from_as_a_small_one() -> None:
+    probs = torch.rand(5000, generator=torch.Generator().manual_seed(0))
+    probs[torch.rand(5000, generator=torch.Generator().manual_seed(1)) < 0.5] = 0.0
+    mass = torch.cumsum(probs.double(), 0)
+    for u in [0.0, *(at / 97 for at in range(97)), math.nextafter(1, 0)]:
+        token = draw(probs, Fixed(u))
+        assert probs[token] > 0
+        below = float(mass[token] - probs[token])
+        assert below - 1e-6 <= u * float(mass[-1]) <= float(mass[token]) + 1e-6
+
+
+def test_the_nucleus_of_a_flat_distribution_needs_every_logit() -> None:
+    logits = torch.arange(3000) * -0.01
+    probs = torch.softmax(logits.double(), 0)
+    size = int((torch.cumsum(probs, 0) < 0.9999).sum()) + 1
+    assert len(kept(warp(logits, state(top_p=0.9999), []))) == size
+
+
+def test_max_takes_the_first_of_equals_as_argmax_does() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        logits = torch.randint(0, 4, (64, 5000), generator=torch.Generator().manual_seed(2)).to(dtype)
+        assert argmax(logits) == logits.argmax(dim=-1).tolist()
