@@ -23,7 +23,8 @@ class Outcome(NamedTuple):
     name: str
     wrong: list[str]
     """`rule: expected 'a', got 'b'`; empty where all is as expected."""
-    rule: str
+    rules: tuple[str, ...]
+    """Rules that held: the one that applies, and observed ones."""
 
 
 @click.command()
@@ -83,7 +84,7 @@ def run_file(file: Path, policy_path: Path | None = None) -> tuple[list[Outcome]
         raise SystemExit(1) from error
     policy = read_policy(policy_path or file.parent / suite.policy)
     outcomes = [_run(policy, case, str(file)) for case in suite.cases]
-    reached = {outcome.rule for outcome in outcomes}
+    reached = {rule for outcome in outcomes for rule in outcome.rules}
     return outcomes, [rule.name for rule in policy.rules if rule.line and rule.name not in reached]
 
 
@@ -93,8 +94,8 @@ def _run(policy: Policy, case: Case, file: str) -> Outcome:
     try:
         found = explain_locally(policy, json.dumps(case.request).encode(), case.around)
     except click.ClickException as error:
-        return Outcome(file, case.line, case.name, [f"the request is not valid: {error.message}"], "")
-    return Outcome(file, case.line, case.name, list(_differences(case.expect, found)), found.rule)
+        return Outcome(file, case.line, case.name, [f"the request is not valid: {error.message}"], ())
+    return Outcome(file, case.line, case.name, list(_differences(case.expect, found)), (found.rule, *found.observed))
 
 
 def _differences(expected: Expected, found: Explanation) -> Iterator[str]:

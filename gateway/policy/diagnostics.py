@@ -40,6 +40,11 @@ class Findings:
         self._dropped = 0
         self.failed = False
 
+    @property
+    def full(self) -> bool:
+        """Whether further findings are only counted."""
+        return len(self._found) >= MAX_FINDINGS
+
     def error(self, position: Position, message: str) -> None:
         """Note something that makes the policy unusable."""
         self.failed = True

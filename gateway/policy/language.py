@@ -29,12 +29,12 @@ from gateway.policy.kinds import (
 )
 from gateway.policy.nodes import Mapping as MappingNode
 from gateway.policy.nodes import Node, Scalar, Sequence, describe
-from gateway.policy.schema import BACKEND_KINDS, P99, BackendConfig, BreakEven, ClassifierConfig, Store, Task
+from gateway.policy.schema import BACKEND_KINDS, P99, BackendConfig, BreakEven, Store, Task
 from gateway.policy.when import When
 from gateway.types import Arm
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
-TASK_NAME = r"[a-z0-9][a-z0-9_-]{0,63}"
+TASK_NAME = r"[a-z][a-z0-9_]{0,39}"
 VARIABLE = re.compile(r"\$(?:\$|\{([^}]*)\})")
 _VARIABLE_BODY = re.compile(r"(BREAKEVEN_[A-Z0-9_]{1,80})(?::-(.*))?", re.ASCII | re.DOTALL)
 _SECRET = frozenset({"BREAKEVEN_DATABASE_URL", "BREAKEVEN_REDIS_URL"})
@@ -56,7 +56,7 @@ RULE_NAME = matching(
     r"[A-Za-z0-9][A-Za-z0-9_. -]{0,63}", "a name of letters, digits, '-', '_', '.' and spaces (at most 64)"
 )
 BACKEND_NAME = matching(NAME, "a name of letters, digits, '-', '_' and '.' (at most 64)")
-TASK = matching(TASK_NAME, "a task's name in lower case: letters, digits, '-' and '_' (at most 64)")
+TASK = matching(TASK_NAME, "a task's name: lower-case letters, digits and '_', at most 40")
 PRINTABLE = matching(r"[ -~]{1,200}", "printable ASCII text of at most 200 characters")
 ARM_PATTERN = matching(
     r"([A-Za-z0-9_.*?-]{1,64}/)?[A-Za-z0-9_.*?-]{1,64}",
@@ -237,7 +237,7 @@ TASKS = Named(
 )
 CLASSIFIER = Record(
     "classifier",
-    ClassifierConfig,
+    dict,
     {
         "artefact": Key(Substituted("a path"), "trained artefact; absent: the shipped one"),
         "threshold": Key(decimal(0, 1), "confidence below which the fallback task is used"),
@@ -364,9 +364,33 @@ POLICY = Record(
     positions=True,
 )
 """The whole file."""
+
+
+class Signals:
+    """`signals: {tools: structured}`: of use to the classifier's training only."""
+
+    def read(self, node: Node, context: Context) -> dict[str, str]:
+        """Return signal -> task."""
+        if not isinstance(node, MappingNode):
+            raise context.wrong(
+                node, f"signals: expected a mapping such as {{tools: structured}}, found {describe(node)}"
+            )
+        return {name.text: TASK.read(value, context) for name, value in node.items}
+
+    def schema(self) -> Schema:
+        """Return the JSON Schema."""
+        return {"type": "object", "additionalProperties": TASK.schema()}
+
+
 TAXONOMY_FILE = Record(
     "tasks file",
-    lambda tasks, **_: tasks,
-    {"version": Key(VERSION, "1"), "tasks": Key(TASKS, "the tasks", required=True)},
+    lambda node, **values: (node, values),
+    {
+        "version": Key(VERSION, "version of this format: 1"),
+        "tasks": Key(TASKS, "the tasks", required=True),
+        "fallback": Key(TASK, "task of requests that cannot be told apart; absent: the last one"),
+        "signals": Key(Signals(), "structural signal -> the task it settles; for training"),
+    },
+    positions=True,
 )
-"""A file that `tasks:` may name."""
+"""A file that `tasks:` may name; `breakeven classifier train` reads the same file."""

@@ -86,8 +86,7 @@ def _build(text: str, name: str, top: nodes.Mapping, values: dict[str, Any], fin
     """Put the sections together and check what holds between them. Raises PolicyError."""
     tasks: tuple[Task, ...] = tuple(task for _, task in values.get("tasks") or ())
     tasks = tasks or tuple(Task(task) for task in DEFAULT_TASKS)
-    fallback = "chat" if any(task.name == "chat" for task in tasks) else tasks[-1].name
-    classifier = values.get("classifier", ClassifierConfig(fallback_task=fallback))
+    classifier = ClassifierConfig(**{"fallback_task": tasks[-1].name} | values.get("classifier", {}))
     backends: list[tuple[nodes.Node, BackendConfig]] = values.get("backends") or [(top, values["engine"])]
     rules = _rules(values.get("rules", ()))
     plain_backends = tuple(backend for _, backend in backends)
@@ -157,22 +156,26 @@ def _read_tasks(node: nodes.Scalar, findings: Findings, resolve: Resolve | None)
     except (OSError, PolicyError) as error:
         findings.error(node.position, f"cannot read tasks: {str(error).splitlines()[0]}")
         raise PolicyError(findings.lines()) from error
-    tasks = parse_tasks(text, node.text)
+    tasks = sorted_tasks(text, node.text)
     return [{key: value for key, value in msgspec.to_builtins(task).items() if value} for task in tasks]
 
 
-def parse_tasks(text: str, name: str) -> tuple[Task, ...]:
-    """Read a tasks file (`version: 1`, `tasks: …`). Raises PolicyError."""
+def sorted_tasks(text: str, name: str) -> tuple[Task, ...]:
+    """Read a tasks file (`version`, `tasks`, `fallback`, `signals`), its fallback last. Raises PolicyError."""
     findings = Findings(name)
     root = nodes.compose(text, findings)
     if root is None:
         raise PolicyError(findings.lines())
     try:
-        entries = TAXONOMY_FILE.read(root, Context(findings, {}))
+        top, values = TAXONOMY_FILE.read(root, Context(findings, {}))
     except Wrong:
         raise PolicyError(findings.lines()) from None
+    tasks = tuple(task for _, task in values["tasks"])
+    fallback = values.get("fallback", tasks[-1].name)
+    if fallback not in [task.name for task in tasks]:
+        findings.error(checks.at(top, "fallback"), f"unknown task {shorten(fallback)}")
     findings.raise_if_failed()
-    return tuple(task for _, task in entries)
+    return tuple(sorted(tasks, key=lambda task: task.name == fallback))
 
 
-__all__ = ["Position", "complete", "content_hash", "load_policy", "parse_policy", "parse_tasks", "read_text"]
+__all__ = ["Position", "complete", "content_hash", "load_policy", "parse_policy", "read_text", "sorted_tasks"]

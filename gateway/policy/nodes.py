@@ -283,4 +283,5 @@ def describe(node: Node) -> str:
 
 def unknown_key(key: Scalar, known: list[str], findings: Findings, where: str) -> None:
     """Note a key that the language does not have."""
-    findings.error(key.position, f"unknown key {shorten(key.text)} in {where}{suggest(key.text, known)}")
+    hint = "" if findings.full else suggest(key.text, known)
+    findings.error(key.position, f"unknown key {shorten(key.text)} in {where}{hint}")

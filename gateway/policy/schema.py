@@ -35,7 +35,7 @@ class ClassifierConfig(msgspec.Struct, frozen=True):
 
     artefact: str | None = None
     """Path of a trained artefact; None is the shipped one."""
-    threshold: float = 0.5
+    threshold: float = 0.3
     """Below this confidence a request counts as `fallback_task`."""
     fallback_task: str = "chat"
 
