@@ -10,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gateway.db import Database, Switch, TaskSummary
+from gateway.db import CellActivity, Database, Switch, TaskSummary
 from gateway.errors import StoreUnavailable
+from gateway.ops.costs import costed_by_task
 from gateway.ops.figures import add_paths, task_figures
 from gateway.ops.model import Health, PathSums, Report, Switched, TaskFigures
 from gateway.routing import Snapshot, summarize
@@ -47,6 +48,7 @@ class OpsReader:
         live = self._live()
         try:
             summary = await self._database.task_summary(now - since_s, metrics=("ttft", "tpot"))
+            cells = await self._database.cell_activity(now - since_s)
             switches = await self._database.switches(now - since_s, limit=_SWITCHES_SHOWN)
             decided = switches if live else await self._database.switches(0.0, limit=1000)
         except StoreUnavailable as error:
@@ -54,7 +56,7 @@ class OpsReader:
             source = f"From live statistics only: {error}"
             health = [Health("database", False, str(error))]
         else:
-            tasks, totals = figures_by_task(summary)
+            tasks, totals = figures_by_task(summary, cells)
             for task in tasks:
                 _decide(task, live, decided)
             source = f"Figures from the roll-ups in {self._database.url}"
@@ -89,7 +91,7 @@ class OpsReader:
         return parts
 
 
-def figures_by_task(summary: TaskSummary) -> tuple[list[TaskFigures], TaskFigures]:
+def figures_by_task(summary: TaskSummary, cells: Sequence[CellActivity]) -> tuple[list[TaskFigures], TaskFigures]:
     """Return the figures of each task in the default order (others after them), and of all together."""
     paths: dict[tuple[str, str], PathSums] = defaultdict(PathSums)
     for part in summary.activity:
@@ -97,6 +99,8 @@ def figures_by_task(summary: TaskSummary) -> tuple[list[TaskFigures], TaskFigure
     for latency in summary.latency:
         into = paths[latency.task, latency.arm.path]
         (into.tpot if latency.metric == "tpot" else into.ttft).merge(latency.histogram)
+    for task, costed in costed_by_task(cells).items():
+        paths[task, "speculative"].costed = costed
     order = {task: at for at, task in enumerate(DEFAULT_TASKS)}
     names = sorted({task for task, _path in paths}, key=lambda task: (order.get(task, len(order)), task))
     tasks = [task_figures(name, paths[name, "plain"], paths[name, "speculative"]) for name in names]
@@ -132,12 +136,15 @@ def _live_figures(row: LiveTask) -> TaskFigures:
 
 
 def _store_health(name: str, said: Any) -> Health:  # noqa: ANN401 (each store says what it likes)
-    """Read a store's state, a mapping with `ok` or `state` and further details, or a word."""
+    """Read a store's state, a mapping with `ok` and details, or a word."""
     if not isinstance(said, Mapping):
-        return Health(name, str(said) in ("ok", "up", "True"), str(said))
-    ok = bool(said.get("ok", str(said.get("state", "ok")) == "ok"))
-    rest = [f"{key} {value}" for key, value in said.items() if key != "ok" and value not in (None, "", False)]
-    return Health(name, ok, ", ".join(rest))
+        return Health(name, str(said) == "ok", str(said))
+    if "submitted" in said:  # the recorder
+        lost = said.get("dropped", 0)
+        kept = f"{said['submitted']} records, {said.get('queued', 0)} in the queue"
+        return Health(name, not lost, kept + (f", {lost} LOST" if lost else ""))
+    age = f"answered {said['age_s']:.0f} s ago" if isinstance(said.get("age_s"), int | float) else ""
+    return Health(name, bool(said.get("ok", False)), str(said.get("detail") or age))
 
 
 def _merged(own: Sequence[Health], told: Sequence[Health]) -> list[Health]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from gateway.db import ActivitySums
 from gateway.histogram import LogHistogram
+from gateway.ops.costs import Costed
 from gateway.ops.model import MIN_P99, PathSums, TaskFigures
 
 _MIN_INTERVAL = 8
@@ -18,7 +19,7 @@ def task_figures(task: str, plain: PathSums, spec: PathSums) -> TaskFigures:
     """Return the figures of a task whose requests took these two paths."""
     p, s = plain.sums, spec.sums
     steps = s.rounds + s.undrafted
-    gain, low, high = gain_of(p, s)
+    gain, low, high = gain_of(p, s, spec.costed)
     out = TaskFigures(
         task,
         requests=p.requests + s.requests,
@@ -35,24 +36,23 @@ def task_figures(task: str, plain: PathSums, spec: PathSums) -> TaskFigures:
     if s.rounds:
         out.a = 1 + s.accepted / s.rounds
         out.z = s.zero_rounds / s.rounds
-    _costs(out, s)
+    _costs(out, spec.costed)
     out.tpot_p50_plain_ms, out.tpot_p99_plain_ms, out.tpot_max_plain_ms = _quantiles(plain.tpot)
     out.tpot_p50_spec_ms, out.tpot_p99_spec_ms, out.tpot_max_spec_ms = _quantiles(spec.tpot)
     out.ttft_p50_plain_ms, out.ttft_p50_spec_ms = _quantiles(plain.ttft)[0], _quantiles(spec.ttft)[0]
     return out
 
 
-def gain_of(plain: ActivitySums, spec: ActivitySums) -> tuple[float | None, float | None, float | None]:
+def gain_of(plain: ActivitySums, spec: ActivitySums, costed: Costed) -> tuple[float | None, float | None, float | None]:
     """Return the gain and its 95 % interval.
 
-    G = Σtokens · T_plain / Σtime where the backend reports its steps' times; else the ratio of the time per token that
-    clients saw on the two paths. The interval is that of a ratio estimator by the delta method on the log scale, with
-    the request as the sampling unit.
+    G = Σtokens · T_plain / Σtime at the same load where the backend reports its steps' times; else the ratio of the
+    time per token that clients saw on the two paths. The interval is that of a ratio estimator by the delta method on
+    the log scale, with the request as the sampling unit.
     """
-    steps_us = spec.draft_us + spec.verify_us + spec.plain_us
-    if steps_us and spec.expected_plain_us:
-        gain, error = spec.expected_plain_us / steps_us, relative_error(spec)
-    elif not steps_us and spec.decode_us and plain.decode_us:
+    if costed.time_us:
+        gain, error = costed.expected_us / costed.time_us, relative_error(spec)
+    elif spec.decode_us and plain.decode_us:
         gain = (plain.decode_us / plain.decode_tokens) / (spec.decode_us / spec.decode_tokens)
         own, other = relative_error(spec), relative_error(plain)
         error = None if own is None or other is None else math.hypot(own, other)
@@ -76,13 +76,13 @@ def relative_error(sums: ActivitySums) -> float | None:
     return math.sqrt(max(0.0, residual) * n / (n - 1)) / units
 
 
-def _costs(out: TaskFigures, spec: ActivitySums) -> None:
+def _costs(out: TaskFigures, costed: Costed) -> None:
     """Fill in α, β and the break-even length, or only the latter where a backend reports no costs."""
-    if spec.expected_round_plain_us and spec.rounds:
-        out.alpha = spec.draft_us / spec.expected_round_plain_us
-        out.beta = spec.verify_us / spec.expected_round_plain_us - 1
+    if costed.expected_rounds_us:
+        out.alpha = costed.draft_us / costed.expected_rounds_us
+        out.beta = costed.verify_us / costed.expected_rounds_us - 1
         out.break_even = 1 + out.alpha + out.beta
-    elif out.a is not None and out.gain and not spec.verify_us:
+    elif out.a is not None and out.gain and not costed.time_us:
         out.break_even = out.a / out.gain
 
 
@@ -103,4 +103,5 @@ def add_paths(parts: Iterable[PathSums]) -> PathSums:
         total.sums.add(part.sums)
         total.tpot.merge(part.tpot)
         total.ttft.merge(part.ttft)
+        total.costed.add(part.costed)
     return total

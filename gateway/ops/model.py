@@ -6,6 +6,7 @@ import msgspec
 
 from gateway.db import ActivitySums
 from gateway.histogram import LogHistogram, needed_n
+from gateway.ops.costs import Costed
 
 MIN_P99 = needed_n(0.99)
 """299: below this many requests no distribution-free 95 % bound on p99 exists, and none is shown."""
@@ -17,6 +18,8 @@ class PathSums(msgspec.Struct):
     sums: ActivitySums = msgspec.field(default_factory=ActivitySums)
     tpot: LogHistogram = msgspec.field(default_factory=LogHistogram)
     ttft: LogHistogram = msgspec.field(default_factory=LogHistogram)
+    costed: Costed = msgspec.field(default_factory=Costed)
+    """Of the speculative path: its steps' times beside those of plain decoding at the same load."""
 
 
 class TaskFigures(msgspec.Struct):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
 
 from gateway.db import ActivitySums
 from gateway.histogram import LogHistogram
+from gateway.ops.costs import Costed
 from gateway.ops.figures import add_paths, gain_of, relative_error, task_figures
 from gateway.ops.model import MIN_P99, PathSums
 
@@ -25,22 +27,13 @@ def measured(tokens_and_us, **more):
     return sums
 
 
-SPEC = ActivitySums(
-    requests=3,
-    rounds=12,
-    accepted=21,
-    zero_rounds=3,
-    undrafted=6,
-    draft_us=12_000,
-    verify_us=300_000,
-    plain_us=120_000,
-    expected_plain_us=39 * 20_000,
-    expected_round_plain_us=12 * 20_000,
-)
+SPEC = ActivitySums(requests=3, rounds=12, accepted=21, zero_rounds=3, undrafted=6)
+COSTED = Costed(12_000, 300_000, 120_000, rounds=12, expected_us=39 * 20_000, expected_rounds_us=12 * 20_000)
 
 
 def test_figures_by_hand():
-    figures = task_figures("code", PathSums(ActivitySums(requests=2, completion_tokens=9)), PathSums(SPEC))
+    plain = PathSums(ActivitySums(requests=2, completion_tokens=9))
+    figures = task_figures("code", plain, PathSums(SPEC, costed=COSTED))
     assert (figures.requests, figures.requests_plain, figures.requests_spec) == (5, 2, 3)
     assert figures.a == pytest.approx(1 + 21 / 12)
     assert figures.z == pytest.approx(0.25)
@@ -65,11 +58,6 @@ def test_nothing_known_stays_unknown():
     assert (figures.a, figures.z, figures.gain, figures.break_even, figures.tpot_p50_plain_ms) == (None,) * 5
     only_spec = task_figures("code", PathSums(), PathSums(measured([(40, 800_000)] * 9)))
     assert only_spec.gain is None
-
-
-def test_costs_without_an_expected_plain_time_give_no_gain():
-    spec = ActivitySums(requests=3, rounds=12, accepted=21, verify_us=300_000)
-    assert gain_of(measured([(40, 1_600_000)] * 9), spec) == (None, None, None)
 
 
 def test_p99_only_from_299_requests():
@@ -98,19 +86,19 @@ def test_interval_covers_the_truth_about_as_often_as_it_says():
             tokens = draw.randint(8, 200)
             requests.append((tokens, int(tokens * 20_000 * draw.lognormvariate(0, 0.3) / truth)))
         spec = measured(requests)
-        spec.verify_us = spec.decode_us
-        mean_factor = 2.718281828459045 ** (0.3**2 / 2)
-        spec.expected_plain_us = int(spec.decode_tokens * 20_000 * mean_factor)
-        _gain, low, high = gain_of(ActivitySums(), spec)
+        mean_factor = math.exp(0.3**2 / 2)
+        costed = Costed(verify_us=spec.decode_us, expected_us=spec.decode_tokens * 20_000 * mean_factor)
+        _gain, low, high = gain_of(ActivitySums(), spec, costed)
         hits += low <= truth <= high
     assert 350 <= hits <= 400
 
 
 def test_paths_add_up_and_histograms_merge():
-    one = PathSums(ActivitySums(requests=1, rounds=2), LogHistogram.of([0.01]), LogHistogram.of([0.1]))
+    one = PathSums(ActivitySums(requests=1, rounds=2), LogHistogram.of([0.01]), LogHistogram.of([0.1]), COSTED)
     two = PathSums(ActivitySums(requests=2, rounds=3), LogHistogram.of([0.02]), LogHistogram.of([0.2]))
     total = add_paths([one, two])
     assert (total.sums.requests, total.sums.rounds) == (3, 5)
     assert total.tpot == LogHistogram.of([0.01, 0.02])
     assert total.ttft == LogHistogram.of([0.1, 0.2])
+    assert total.costed == COSTED
     assert one.sums.requests == 1

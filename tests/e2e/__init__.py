@@ -1,0 +1,1 @@
+"""End-to-end tests: real processes, the real OpenAI client, a real browser."""

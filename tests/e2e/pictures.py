@@ -1,0 +1,35 @@
+"""Takes the pictures in docs/images from a gateway that has seen traffic: `python -m tests.e2e.pictures [URL]`."""
+
+from __future__ import annotations
+
+import sys
+
+from playwright.sync_api import sync_playwright
+
+from tests import browser
+from tests.repo.tree import ROOT
+
+PICTURES = (("ops", "light", 1280), ("ops-dark", "dark", 1280), ("ops-phone", "light", 360))
+"""Name, colour scheme and width in pixels."""
+
+
+def main(url: str = "http://127.0.0.1:8000") -> None:
+    """Write docs/images/*.png."""
+    path = browser.find()
+    if path is None:
+        raise SystemExit(browser.HELP)
+    folder = ROOT / "docs" / "images"
+    folder.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, args=list(browser.FLAGS))
+        for name, scheme, width in PICTURES:
+            page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+            page.goto(f"{url}/ops")
+            page.wait_for_function("document.getElementById('live-state').textContent.startsWith('live')")
+            page.screenshot(path=folder / f"{name}.png", full_page=width > 400)
+            print(folder / f"{name}.png")
+        chromium.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
