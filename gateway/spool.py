@@ -86,10 +86,9 @@ class Journal:
             for gone in [gone for gone in self._trimmed if gone <= done]:
                 del self._trimmed[gone]
             for first in sorted(self._segments):
-                if self._last_of(first) > done or (first == self._current and done < self.last):
+                if self._last_of(first) > done:
                     break
-                if first != self._current or self._segments[first] >= self._segment_limit:
-                    self._delete(first)
+                self._delete(first)
 
     @property
     def first(self) -> int:
