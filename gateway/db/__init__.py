@@ -3,10 +3,12 @@
 from gateway.db.database import Database
 from gateway.db.keys import ROLES, StoredKey, key_id_of, new_key
 from gateway.db.log import StoredPolicy, Switch
+from gateway.db.policies import Activation
 from gateway.db.queries import ActivityPoint, ActivitySums, CellActivity, TaskActivity, TaskLatency, TaskSummary
 
 __all__ = [
     "ROLES",
+    "Activation",
     "ActivityPoint",
     "ActivitySums",
     "CellActivity",

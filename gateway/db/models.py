@@ -210,6 +210,9 @@ class PolicyActivation(Base):
     at: Mapped[datetime]
     hash: Mapped[str] = mapped_column(ForeignKey("policy_versions.hash"))
     actor: Mapped[str]
+    reason: Mapped[str] = mapped_column(server_default="")
+    origin: Mapped[str] = mapped_column(String(16), server_default="file")
+    """`file`, `api` or `rollback`."""
 
 
 class DecisionChange(Base):
