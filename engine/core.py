@@ -9,18 +9,21 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from engine.attention import RowInput
 from engine.config import EngineConfig
 from engine.control import Controller
-from engine.costs import CostModel, StepTiming
+from engine.costs import CostModel, StepTiming, cache_path
 from engine.detokenizer import Delivery, OutputStream
 from engine.errors import RequestRejected
 from engine.kv_cache import KVPool
 from engine.messages import CostTable
 from engine.model_runner import make_runner
 from engine.models import LoadedModel
+from engine.models.paths import models_dir
 from engine.prefix_cache import KVMemory
+from engine.profiler import Profiler
 from engine.sampler import Draft, Mask, Sampler, SamplerState, Verdict
 from engine.scheduler import Plan, Scheduler
 from engine.sequence import GenerateRequest, Sequence, StepOutput
@@ -71,6 +74,10 @@ class EngineCore:
         self._proposals = Proposals(config, draft, vocab_size=model.vocab_size)
         self._sampler = Sampler()
         self._costs = CostModel()
+        self._costs_path = _costs_path(model, config, draft)
+        if config.profile:
+            self._costs.load(self._costs_path)
+        self._profiler = Profiler(self._runner, self._memory, self._proposals, self._costs)
         self._runs: dict[str, _Run] = {}
         self._lock = threading.Lock()
         self._arriving: list[_Run] = []
@@ -92,7 +99,7 @@ class EngineCore:
             sampling_seed = (self._config.seed << 32) + self._seeded if seed is None else seed
             sequence = Sequence(
                 request=request,
-                controller=Controller(request.speculation.k, request.speculation.adaptive),
+                controller=self._controller(request),
                 arrived=time.perf_counter(),
                 tokens=list(request.prompt_ids),
                 num_prompt=len(request.prompt_ids),
@@ -125,6 +132,15 @@ class EngineCore:
             preemptions=self._scheduler.preemptions,
         )
 
+    def profile_once(self) -> bool:
+        """Time one pair of steps; the step thread calls this while there is no work, until it returns False."""
+        if not self._config.profile or self._costs.profiled:
+            return False
+        if self._profiler.step(max_batch=self._config.max_batch, max_k=self._config.max_k, max_len=self._model.max_len):
+            return True
+        self._costs.save(self._costs_path)
+        return False
+
     def step(self) -> list[StepOutput]:
         """Advance every scheduled sequence by one round and return what may be sent."""
         outputs = self._take_in()
@@ -138,6 +154,18 @@ class EngineCore:
         timing = StepTiming(proposed - started, time.perf_counter() - proposed)
         self._account(plan, drafts, timing)
         return outputs + self._update(drafts, verdicts, timing)
+
+    def _controller(self, request: GenerateRequest) -> Controller:
+        """The in-flight rule over costs measured here; the request's own list holds until there are some."""
+        wish = request.speculation
+        if wish.adaptive is None:
+            return Controller(wish.k, None)
+        given = wish.adaptive.break_even
+        return Controller(
+            wish.k,
+            wish.adaptive,
+            break_even=lambda load, context: self._costs.break_even(wish.method, load, context) or given,
+        )
 
     def _check(self, request: GenerateRequest) -> None:
         speculation = request.speculation
@@ -248,6 +276,11 @@ class EngineCore:
         output = _output(run, delivery)
         output.metrics = run.metrics.report(run.sequence.controller.switches)
         return output
+
+
+def _costs_path(model: LoadedModel, config: EngineConfig, draft: LoadedModel | None) -> Path:
+    facts = (model.name, model.dtype, model.device, config.num_threads, config.max_batch, config.max_k)
+    return cache_path(models_dir(config.models_dir), *facts, draft.name if draft is not None else "")
 
 
 def _output(run: _Run, delivery: Delivery) -> StepOutput:

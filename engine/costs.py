@@ -1,22 +1,40 @@
 """Measured step costs by batch, context band, method and draft length. Filled by the core, read by the server.
 
-Medians, never means: one preempted step must not move a cell. A cell is reported once plain and verify steps of the
-same batch and context have been seen.
+Medians, never means: one preempted step must not move a cell. A verify pass costs the same whoever drafted, so its
+samples are shared by all methods; a cell is reported once plain steps, verify passes and drafts of its kind have been
+timed.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
+import os
 import statistics
+import tempfile
 import threading
+import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
 
 from engine.messages import CostCell, CostTable
 
 CONTEXT_EDGES = (0, 512, 2048, 8192, 32768)
 """Lower edges of the context bands."""
-WINDOW = 64
-"""Latest samples kept per cell."""
+WINDOW = 48
+"""Latest samples kept of each kind of step."""
+FRESH_S = 1.0
+"""Age up to which a computed table is handed out again."""
+
+MAX_AGE_S = 7 * 86_400.0
+"""A kept table older than this is measured anew."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, frozen=True)
@@ -32,44 +50,114 @@ def context_edge(tokens: int) -> int:
     return max(edge for edge in CONTEXT_EDGES if edge <= tokens)
 
 
-Key = tuple[int, int, str, int]
-"""batch, context edge, method, k."""
-
-
 class CostModel:
-    """Samples by kind of step. `observe` belongs to the step thread, `table` to anyone."""
+    """Samples by kind of step. `observe` belongs to the step thread, the rest to anyone."""
 
     def __init__(self) -> None:
-        self._samples: dict[Key, deque[StepTiming]] = {}
+        self._verify: dict[tuple[int, int, int], deque[float]] = {}
+        """By batch, context edge and k; k = 0 are plain steps."""
+        self._draft: dict[tuple[int, int, int, str], deque[float]] = {}
         self._lock = threading.Lock()
+        self._table = CostTable([])
+        self._computed = -FRESH_S
         self.profiled = False
         """Whether the first profile is complete."""
 
     def observe(self, *, batch: int, context: int, k: int, method: str, timing: StepTiming) -> None:
-        """Take one step of `batch` sequences, all with `k` draft tokens (0: plain)."""
-        key = (batch, context_edge(context), method if k else "plain", k)
+        """Take one step of `batch` sequences, all with `k` draft tokens of `method` (0: plain)."""
+        edge = context_edge(context)
         with self._lock:
-            self._samples.setdefault(key, deque(maxlen=WINDOW)).append(timing)
+            _keep(self._verify, (batch, edge, k), timing.verify_s)
+            if k:
+                _keep(self._draft, (batch, edge, k, method), timing.draft_s)
+
+    def observe_verify(self, *, batch: int, context: int, k: int, seconds: float) -> None:
+        """Take the time of one verify pass alone (k = 0: a plain step)."""
+        with self._lock:
+            _keep(self._verify, (batch, context_edge(context), k), seconds)
+
+    def observe_draft(self, *, batch: int, context: int, k: int, method: str, seconds: float) -> None:
+        """Take the time of one draft phase alone."""
+        with self._lock:
+            _keep(self._draft, (batch, context_edge(context), k, method), seconds)
 
     def table(self) -> CostTable:
-        """Return the cells whose plain counterpart is known."""
+        """Return the cells of which every part has been measured; at most `FRESH_S` old."""
         with self._lock:
-            samples = {key: list(values) for key, values in self._samples.items()}
-        cells = []
-        for (batch, context, method, k), values in sorted(samples.items()):
-            plain = samples.get((batch, context, "plain", 0))
-            if k == 0 or plain is None:
-                continue
-            cells.append(
-                CostCell(
+            now = time.monotonic()
+            if now - self._computed >= FRESH_S:
+                self._table = CostTable(list(self._cells()))
+                self._computed = now
+            return self._table
+
+    def break_even(self, method: str, load: int, context: int) -> list[tuple[int, float]]:
+        """Return pairs (k, x), a round at k costing x plain steps at the nearest load and context; [] if unknown."""
+        cells = [cell for cell in self.table().cells if cell.method == method]
+        if not cells:
+            return []
+        edge = context_edge(context)
+        _, batch, context = min((_distance(cell, load, edge), cell.batch, cell.context) for cell in cells)
+        near = [cell for cell in cells if cell.batch == batch and cell.context == context]
+        return [(cell.k, (cell.draft_s + cell.verify_s) / cell.plain_s) for cell in near]
+
+    def save(self, path: Path) -> None:
+        """Keep the table for the next start; a folder that cannot be written is logged and let be."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+                file.write(msgspec.json.encode(self.table()))
+            Path(file.name).replace(path)
+        except OSError as error:
+            log.warning("step costs are not kept: %s", error)
+
+    def load(self, path: Path) -> bool:
+        """Begin with a kept table; False where there is none that can be read."""
+        try:
+            if time.time() - path.stat().st_mtime > MAX_AGE_S:
+                return False
+            kept = msgspec.json.decode(path.read_bytes(), type=CostTable)
+        except FileNotFoundError:
+            return False
+        except (OSError, msgspec.MsgspecError) as error:
+            log.warning("%s: kept step costs cannot be read (%s); they are measured anew", path, error)
+            return False
+        for cell in kept.cells:
+            times = max(1, min(cell.n, WINDOW // 4))
+            timing = StepTiming(cell.draft_s, cell.verify_s)
+            plain = StepTiming(0.0, cell.plain_s)
+            for _ in range(times):
+                self.observe(batch=cell.batch, context=cell.context, k=cell.k, method=cell.method, timing=timing)
+                self.observe(batch=cell.batch, context=cell.context, k=0, method="plain", timing=plain)
+        self.profiled = bool(kept.cells)
+        return self.profiled
+
+    def _cells(self) -> Iterable[CostCell]:
+        for (batch, context, k, method), drafts in sorted(self._draft.items()):
+            verify = self._verify.get((batch, context, k))
+            plain = self._verify.get((batch, context, 0))
+            if verify and plain:
+                yield CostCell(
                     batch=batch,
                     context=context,
                     k=k,
                     method=method,
-                    draft_s=statistics.median(one.draft_s for one in values),
-                    verify_s=statistics.median(one.verify_s for one in values),
-                    plain_s=statistics.median(one.draft_s + one.verify_s for one in plain),
-                    n=min(len(values), len(plain)),
+                    draft_s=statistics.median(drafts),
+                    verify_s=statistics.median(verify),
+                    plain_s=statistics.median(plain),
+                    n=min(len(verify), len(plain)),
                 )
-            )
-        return CostTable(cells)
+
+
+def cache_path(folder: Path, *facts: object) -> Path:
+    """Return where the costs of this model, type of numbers, device and number of threads are kept."""
+    text = json.dumps([*map(str, facts), os.cpu_count()])
+    return folder / "costs" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
+def _keep(samples: dict, key: tuple, seconds: float) -> None:  # type: ignore[type-arg]
+    samples.setdefault(key, deque(maxlen=WINDOW)).append(seconds)
+
+
+def _distance(cell: CostCell, load: int, edge: int) -> tuple[float, int]:
+    """How far a cell lies from a load (as a ratio), then from a context."""
+    return max(cell.batch, load) / max(1, min(cell.batch, load)), abs(cell.context - edge)

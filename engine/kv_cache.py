@@ -64,6 +64,10 @@ class KVRow:
         """Roll back to the first `length` positions; longer than valid is a no-op."""
         self.length = min(self.length, length)
 
+    def zero(self) -> None:
+        """Fill the storage with zeros, for timing without a text."""
+        self._store.zero_()
+
     def copy_prefix(self, source: KVRow, length: int) -> None:
         """Take over the first `length` positions of `source`."""
         self._store[..., :length, :] = source._store[..., :length, :]

@@ -75,6 +75,23 @@ class KVMemory:
         while len(self._kept) > MAX_KEPT:
             self._drop_oldest()
 
+    def borrow(self, count: int, tokens: int) -> list[KVRow] | None:
+        """Return `count` zeroed rows that belong to no request, or None where there is no room beside all others."""
+        rows: list[KVRow] = []
+        for _ in range(count):
+            row = self._pool.allocate(tokens)
+            if row is None:
+                self.give_back(rows)
+                return None
+            row.zero()
+            rows.append(row)
+        return rows
+
+    def give_back(self, rows: list[KVRow]) -> None:
+        """Return borrowed rows."""
+        for row in rows:
+            self._pool.release(row)
+
     def clear(self) -> None:
         """Give up all kept prefixes."""
         while self._kept:

@@ -61,6 +61,13 @@ class DraftModelProposer:
                 draft.probs = torch.stack(rows)
         return drafts
 
+    def take_for_read(self, sequence: Seq) -> None:
+        """Count all tokens but the last as read, their keys and values being zero."""
+        row = self._row(sequence, sequence.request.speculation.k)
+        if row is not None:
+            row.zero()
+            row.length = len(sequence.tokens) - 1
+
     def release(self, request_id: str) -> None:
         """Give the request's KV back."""
         row = self._rows.pop(request_id, None)

@@ -56,6 +56,13 @@ class Proposals:
                 drafts[at] = draft
         return drafts
 
+    def take_for_read(self, method: str, sequences: Sequence[Seq]) -> None:
+        """Let a draft model count these texts as read without reading them: only their length matters to a profile."""
+        proposer = self._proposers[method]
+        if isinstance(proposer, DraftModelProposer):
+            for sequence in sequences:
+                proposer.take_for_read(sequence)
+
     def release(self, sequence: Seq) -> None:
         """Forget a request that has ended; its output may serve later requests of its key where that is allowed."""
         for proposer in self._proposers.values():

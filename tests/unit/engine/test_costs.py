@@ -1,0 +1,121 @@
+"""The cost table: medians, shared verify samples, break-even by load and context, the idle profile, the kept file."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.costs import MAX_AGE_S, CostModel, StepTiming, cache_path, context_edge
+from tests.fixtures.core import make_core, random_model, request, run
+
+
+def filled() -> CostModel:
+    costs = CostModel()
+    for batch, scale in ((1, 1.0), (8, 2.0)):
+        for _ in range(3):
+            costs.observe(batch=batch, context=100, k=0, method="plain", timing=StepTiming(0.0, 0.010 * scale))
+            costs.observe(
+                batch=batch, context=100, k=4, method="ngram", timing=StepTiming(0.001, 0.012 * scale * scale)
+            )
+    return costs
+
+
+def test_one_slow_step_moves_nothing() -> None:
+    costs = filled()
+    costs.observe(batch=1, context=100, k=4, method="ngram", timing=StepTiming(0.5, 9.0))
+    cell = costs.table().cells[0]
+    assert (cell.batch, cell.context, cell.k, cell.method) == (1, 0, 4, "ngram")
+    assert (cell.draft_s, cell.verify_s, cell.plain_s) == (0.001, 0.012, 0.010)
+
+
+def test_verify_samples_serve_every_method() -> None:
+    costs = filled()
+    costs.observe_draft(batch=8, context=100, k=4, method="draft_model", seconds=0.02)
+    cells = {(cell.batch, cell.method): cell for cell in costs.table().cells}
+    assert cells[8, "draft_model"].verify_s == cells[8, "ngram"].verify_s == 0.048
+    assert (1, "draft_model") not in cells
+
+
+def test_no_cell_without_its_plain_counterpart() -> None:
+    costs = CostModel()
+    costs.observe(batch=2, context=0, k=4, method="ngram", timing=StepTiming(0.001, 0.012))
+    assert costs.table().cells == []
+
+
+@pytest.mark.parametrize(("load", "x"), [(1, 1.3), (2, 1.3), (6, 2.45), (100, 2.45)])
+def test_break_even_at_the_nearest_load(load: int, x: float) -> None:
+    assert filled().break_even("ngram", load, 5000) == [(4, pytest.approx(x))]
+
+
+def test_break_even_of_what_was_never_measured() -> None:
+    assert filled().break_even("suffix", 1, 0) == []
+
+
+@pytest.mark.parametrize(("tokens", "edge"), [(0, 0), (511, 0), (512, 512), (2047, 512), (40_000, 32768)])
+def test_context_bands(tokens: int, edge: int) -> None:
+    assert context_edge(tokens) == edge
+
+
+def test_kept_costs_come_back(tmp_path: Path) -> None:
+    path = cache_path(tmp_path, "model", 1)
+    filled().save(path)
+    again = CostModel()
+    assert again.load(path)
+    assert again.profiled
+    kept = [(cell.batch, cell.k, cell.draft_s, cell.verify_s, cell.plain_s) for cell in again.table().cells]
+    assert kept == [(cell.batch, cell.k, cell.draft_s, cell.verify_s, cell.plain_s) for cell in filled().table().cells]
+    assert path != cache_path(tmp_path, "model", 2)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"cells": [{"batch": "x"}]}'])
+def test_a_broken_file_is_measured_anew(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "costs.json"
+    path.write_bytes(content)
+    assert not CostModel().load(path)
+
+
+def test_an_old_file_is_measured_anew(tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    filled().save(path)
+    os.utime(path, (time.time(), time.time() - MAX_AGE_S - 60))
+    assert not CostModel().load(path)
+
+
+def test_a_folder_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    filled().save(tmp_path / "file" / "costs.json")
+
+
+def test_idle_profile_fills_every_method_and_is_kept(tmp_path: Path) -> None:
+    loaded = random_model("llama")
+    core = make_core(loaded, random_model("llama", seed=1), models_dir=str(tmp_path), max_batch=2, max_k=2)
+    pairs = 0
+    while core.profile_once():
+        pairs += 1
+    assert pairs > 8
+    assert core.stats().profiled
+    assert core.stats().kv_tokens_used == 0
+    cells = core.costs().cells
+    assert {(cell.batch, cell.context, cell.k, cell.method) for cell in cells} == {
+        (batch, context, k, method)
+        for batch in (1, 2)
+        for context in (0, 512)
+        for k in (1, 2)
+        for method in ("ngram", "suffix", "draft_model")
+    }
+    assert all(cell.verify_s > 0 and cell.plain_s > 0 and cell.n >= 4 for cell in cells)
+    again = make_core(loaded, random_model("llama", seed=1), models_dir=str(tmp_path), max_batch=2, max_k=2)
+    assert not again.profile_once()
+    assert len(again.costs().cells) == len(cells)
+
+
+def test_serving_refines_the_table() -> None:
+    loaded = random_model("llama")
+    core = make_core(loaded, loaded, profile=False)
+    assert not core.profile_once()
+    run(core, [request("a", [5, 6, 7] * 5, method="draft_model", k=2, ignore_eos=True)])
+    run(core, [request("b", [5, 6, 7] * 5, ignore_eos=True)])
+    assert (1, 2, "draft_model") in {(cell.batch, cell.k, cell.method) for cell in core.costs().cells}
