@@ -11,6 +11,9 @@ from engine.errors import EngineDead
 from engine.messages import CostTable
 from engine.sequence import GenerateRequest, StepOutput
 
+IDLE_GAP_S = 0.5
+"""Idleness after which step costs are measured: pauses between the requests of one client are left alone."""
+
 log = logging.getLogger(__name__)
 
 
@@ -43,6 +46,9 @@ class Core(Protocol):
     def step(self) -> list[StepOutput]:
         """Advance; only from the step thread."""
 
+    def profile_once(self) -> bool:
+        """Time one pair of steps; False once there is nothing left to measure. Only from the step thread."""
+
     def costs(self) -> CostTable:
         """Measured step costs."""
 
@@ -62,6 +68,7 @@ class StepLoop:
         self._died = died
         self._wake = threading.Event()
         self._stopping = False
+        self._profiling = True
         self._thread = threading.Thread(target=self._run, name="step", daemon=True)
         self.dead: EngineDead | None = None
 
@@ -93,7 +100,7 @@ class StepLoop:
             while not self._stopping:
                 self._wake.clear()  # before the look: an `add` in between sets it again
                 if not self._core.has_work():
-                    self._wake.wait()
+                    self._idle()
                     continue
                 if outputs := self._core.step():
                     self._deliver(outputs)
@@ -101,3 +108,11 @@ class StepLoop:
             log.exception("the step loop has ended")
             self.dead = EngineDead(f"the engine's step loop has ended: {type(error).__name__}: {error}")
             self._died(self.dead)
+
+    def _idle(self) -> None:
+        """Sleep until something arrives; a gap that lasts is used to measure step costs, a pair of steps at a time."""
+        if not self._profiling:
+            self._wake.wait()
+        elif not self._wake.wait(IDLE_GAP_S):
+            while self._profiling and not self._wake.is_set():
+                self._profiling = self._core.profile_once()
