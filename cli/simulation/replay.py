@@ -33,6 +33,8 @@ class Table:
     seconds: NDArray[np.float64]
     steps: list[list[Steps]]
     tokens: NDArray[np.int64]
+    cap: int = 1024
+    """Output tokens at which traces were cut."""
     observed: dict[tuple[int, int], tuple[CellKey, dict[str, int], NDArray[np.float64]]] = field(default_factory=dict)
     """What the recorder counts of request i at draft length k; filled on first use, the same for every seed."""
 
@@ -43,12 +45,12 @@ class Table:
         return column
 
 
-def build_table(traces: list[Trace], costs: CostModel, draft_lengths: Sequence[int]) -> Table:
+def build_table(traces: list[Trace], costs: CostModel, draft_lengths: Sequence[int], *, cap: int = 1024) -> Table:
     """Return the table of `traces` at plain and at each of `draft_lengths`."""
     lengths = (0, *sorted(set(draft_lengths) - {0}))
     steps = [[steps_at(trace, costs, k) for k in lengths] for trace in traces]
     seconds = np.array([[one.seconds for one in row] for row in steps])
-    return Table(traces, costs, lengths, seconds, steps, np.array([len(trace.emitted) for trace in traces]))
+    return Table(traces, costs, lengths, seconds, steps, np.array([len(trace.emitted) for trace in traces]), cap)
 
 
 def steps_at(trace: Trace, costs: CostModel, k: int) -> Steps:

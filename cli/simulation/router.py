@@ -114,7 +114,7 @@ class Router:
         )
 
     def _key(self, index: int) -> NodeKey:
-        key, _, _ = self._observed(index, 0, self._table.steps[index][0], cached=True)
+        key, _, _ = self._observed(index, 0, self._table.steps[index][0], None)
         return (key.backend, key.task, key.temperature, key.context, key.load)
 
     def _serve(self, index: int, decision: Decision) -> Steps:
@@ -125,21 +125,23 @@ class Router:
 
     def _learn(self, index: int, decision: Decision, steps: Steps) -> None:
         fixed = decision.speculation is None or decision.speculation.adaptive is None
-        key, counters, vector = self._observed(index, decision.arm.k, steps, cached=fixed)
+        key, counters, vector = self._observed(index, decision.arm.k, steps, None if fixed else decision)
         book = self._snapshot.book
         kind = (key.backend, key.task, key.temperature, key.context)
         book.requests[kind] += counters.get("n", 0)
         if key.k:
             book.add_vector(kind, key.method, key.k, vector)
 
-    def _observed(self, index: int, k: int, steps: Steps, *, cached: bool) -> tuple[CellKey, dict[str, int], Vector]:
+    def _observed(
+        self, index: int, k: int, steps: Steps, decision: Decision | None
+    ) -> tuple[CellKey, dict[str, int], Vector]:
         """Return what the live recorder would count of this request; fixed draft lengths are worked out once."""
-        found = self._seen.get((index, k)) if cached else None
+        found = self._seen.get((index, k)) if decision is None else None
         if found is None:
-            record = _record(self._table, index, Arm(BACKEND, self._method, k) if k else Arm(BACKEND), steps)
-            ((key, counters),) = observe(record)
+            arm = Arm(BACKEND, self._method, k) if k else Arm(BACKEND)
+            ((key, counters),) = observe(_record(self._table, index, arm, steps, decision))
             found = (key, counters, self._layout.vector(counters))
-            if cached:
+            if decision is None:
                 self._seen[index, k] = found
         return found
 
@@ -172,7 +174,7 @@ def _request() -> GenerateRequest:
     )
 
 
-def _record(table: Table, index: int, arm: Arm, steps: Steps) -> RequestRecord:
+def _record(table: Table, index: int, arm: Arm, steps: Steps, decided: Decision | None) -> RequestRecord:
     """Return the record that the gateway would have made of this request."""
     trace = table.traces[index]
     size = len(trace.emitted)
@@ -191,7 +193,8 @@ def _record(table: Table, index: int, arm: Arm, steps: Steps) -> RequestRecord:
         step_emitted=steps.emitted,
         step_drafted=steps.drafted,
     )
-    decision = Decision(arm, "", "ok", "", "", numbers={"offered": list(table.lengths[1:])}, load=table.costs.batch)
+    offered = {"offered": list(table.lengths[1:])}
+    decision = decided or Decision(arm, "", "ok", "", "", numbers=offered, load=table.costs.batch)
     return RequestRecord(
         request_id=trace.id,
         at=0.0,
@@ -208,7 +211,7 @@ def _record(table: Table, index: int, arm: Arm, steps: Steps) -> RequestRecord:
         temperature=0.0,
         status=200,
         error_code=None,
-        finish_reason="stop",
+        finish_reason="stop" if size < table.cap else "length",
         prompt_tokens=trace.prompt_tokens,
         completion_tokens=size,
         cached_tokens=0,

@@ -20,7 +20,7 @@ def plan_of(options: Mapping[str, Any]) -> tuple[Plan, dict[str, Any]]:
     traces = read_traces(options["traces"], options["method"], options["cap"])
     costs = read_costs(options["costs"], options["method"], options["batch"])
     rule = _rule(options["policy"])
-    table = build_table(traces, costs, options["draft_lengths"])
+    table = build_table(traces, costs, options["draft_lengths"], cap=options["cap"])
     plan = Plan(table, options["method"], options["requests_per_task"], options["seeds"], rule)
     settings = {
         "traces": str(options["traces"]),

@@ -147,12 +147,12 @@ def _method_block(pile: Pile, arms: list[Estimate], setting: Setting) -> tuple[V
         covariance = residual @ total[layout.gram] @ residual.T / tokens**2
         _fill_counts(arm, total, index)
         arm.r = float(means[j])
-        arm.se = _standard_error(float(covariance[j, j]), n, tuning.prior_sd, tuning)
+        arm.se = _standard_error(float(covariance[j, j]), n, tuning.prior_sd, tuning.prior_sd_requests)
         _fill_costs(arm, setting, float(total[index[f"d{k}"]]) / arm.rounds if arm.rounds else k)
         for i in range(j):
             variance = float(covariance[i, i] + covariance[j, j] - 2 * covariance[i, j])
             gap[i, j], gap[j, i] = means[i] - means[j], means[j] - means[i]
-            spread[i, j] = spread[j, i] = _standard_error(variance, n, tuning.prior_sd / 2, tuning)
+            spread[i, j] = spread[j, i] = _standard_error(variance, n, tuning.paired_sd, tuning.paired_requests)
     return gap, spread
 
 
@@ -167,9 +167,8 @@ def _fill_counts(arm: Estimate, total: Vector, index: Mapping[str, int]) -> None
     arm.undrafted = undrafted / (rounds + undrafted) if rounds + undrafted > 0 else 0.0
 
 
-def _standard_error(variance: float, n: float, prior_sd: float, tuning: Tuning) -> float:
+def _standard_error(variance: float, n: float, prior_sd: float, weight: float) -> float:
     """Return the standard error of a mean over n requests, its variance shrunk towards what is assumed beforehand."""
-    weight = tuning.prior_sd_requests
     per_request = (n * n * max(0.0, variance) + weight * prior_sd**2) / (n + weight)
     return math.sqrt(per_request / max(n, 1e-9))
 

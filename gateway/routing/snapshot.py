@@ -173,7 +173,7 @@ def _task_priors(
         if ratios is None or tokens <= 0 or n <= 0.5:
             continue
         r = ((1 + sum(ratios)) * rounds + undrafted) / tokens
-        sd = math.hypot(setting.tuning.task_sd, setting.tuning.prior_sd / math.sqrt(n))
+        sd = math.hypot(setting.tuning.task_sd * r, setting.tuning.prior_sd / math.sqrt(n))
         priors[method, k] = Prior(max(1e-3, r), sd)
     return priors
 

@@ -7,7 +7,6 @@ the one-sided bound of the (paired) difference clears the margin, and stays for 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from gateway.routing.estimates import PLAIN_KEY, ArmKey, Evidence
@@ -39,7 +38,7 @@ def advance(state: NodeState, evidence: Evidence, seen: float, tuning: Tuning) -
 def probe_share(state: NodeState, evidence: Evidence, tuning: Tuning) -> tuple[float, list[ArmKey]]:
     """Return the share of requests that should try another arm, and which arms: those the incumbent does not reveal."""
     at = _row(evidence, state.incumbent)
-    if not state.settled or at is None:
+    if at is None:
         return 0.0, []
     method, k = state.incumbent
     hidden = [
@@ -52,21 +51,31 @@ def probe_share(state: NodeState, evidence: Evidence, tuning: Tuning) -> tuple[f
 
 
 def _unsettled(state: NodeState, evidence: Evidence, tuning: Tuning) -> NodeState:
-    order = sorted(range(len(evidence.arms)), key=lambda i: _hopeful(evidence, i, tuning))
-    best = order[0]
-    state = replace(state, incumbent=evidence.arms[best].key)
-    if len(order) == 1:
-        return replace(state, settled=True, changed_at=state.seen)
-    by_mean = sorted(range(len(evidence.arms)), key=lambda i: evidence.arms[i].r)
-    lead, second = by_mean[0], by_mean[1]
-    to_plain = lead == 0
-    informed = max(arm.requests for arm in evidence.arms)
-    z = tuning.settle_plain_z if to_plain else tuning.optimism
-    needed = tuning.settle_plain_requests if to_plain else tuning.settle_requests
-    apart = evidence.gap[second][lead] > z * evidence.spread[second][lead]
-    if (informed >= needed and apart) or informed >= tuning.settle_always:
-        return replace(state, incumbent=evidence.arms[lead].key, settled=True, switches=0, changed_at=state.seen)
-    return state
+    arms = evidence.arms
+    lead = min(range(len(arms)), key=lambda i: arms[i].r)
+    informed = max(arm.requests for arm in arms)
+    z, needed = tuning.optimism, tuning.settle_requests
+    if lead == 0:
+        z, needed = tuning.settle_plain_z, tuning.settle_plain_requests
+    apart = all(evidence.gap[i][lead] > z * evidence.spread[i][lead] for i in range(len(arms)) if i != lead)
+    if len(arms) == 1 or (informed >= needed and apart) or informed >= tuning.settle_always:
+        return replace(state, incumbent=arms[lead].key, settled=True, switches=0, changed_at=state.seen)
+    return replace(state, incumbent=arms[_hopeful(evidence, tuning)].key)
+
+
+def _hopeful(evidence: Evidence, tuning: Tuning) -> int:
+    """Return the arm that may be best; a longer draft of that method while it costs little more, for all it reveals."""
+    arms = evidence.arms
+    best = min(range(len(arms)), key=lambda i: arms[i].r - tuning.optimism * arms[i].se)
+    if best == 0:
+        return 0
+    longer = [
+        i
+        for i, arm in enumerate(arms)
+        if arm.key[0] == arms[best].key[0] and arm.requests < tuning.settle_requests
+        if arm.r <= arms[best].r + tuning.longer_costs
+    ]
+    return max([best, *longer], key=lambda i: arms[i].key[1])
 
 
 def _settled(state: NodeState, evidence: Evidence, tuning: Tuning) -> NodeState:
@@ -87,12 +96,6 @@ def _settled(state: NodeState, evidence: Evidence, tuning: Tuning) -> NodeState:
         return state
     _, i = max(better)
     return replace(state, incumbent=evidence.arms[i].key, switches=state.switches + 1, changed_at=state.seen)
-
-
-def _hopeful(evidence: Evidence, i: int, tuning: Tuning) -> tuple[float, float]:
-    arm = evidence.arms[i]
-    low = arm.r - tuning.optimism * arm.se
-    return (low if math.isfinite(low) else math.inf, -float(arm.key[1]))
 
 
 def _row(evidence: Evidence, key: ArmKey) -> int | None:

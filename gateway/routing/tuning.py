@@ -15,6 +15,12 @@ class Tuning:
     """An arm replaces the incumbent only if better by this share."""
     optimism: float = 0.7
     """Standard errors by which an arm without much data is taken to be better than it looks."""
+    longer_costs: float = 0.25
+    """Relative time by which a longer draft may look worse and still be tried first: it reveals all shorter ones."""
+    paired_sd: float = 0.1
+    """Per-request standard deviation of the difference between two draft lengths assumed before anything is known."""
+    paired_requests: float = 4.0
+    """How many requests that assumption weighs."""
     settle_requests: int = 5
     """Requests before a node may settle on a speculative arm."""
     settle_plain_requests: int = 8
@@ -32,7 +38,7 @@ class Tuning:
     prior_sd_requests: float = 8.0
     """How many requests that assumption weighs."""
     task_sd: float = 0.3
-    """Standard deviation of relative time between tasks: how much other tasks say about this one."""
+    """One s.d. between tasks, as a share of relative time: how much other tasks say about this one."""
     optimistic_acceptance: float = 0.85
     """Acceptance per position assumed for an arm of which nothing is known."""
     probe_max: float = 0.1
