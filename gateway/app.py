@@ -21,12 +21,16 @@ from gateway.api.routes import Wiring, make_litestar
 from gateway.backends import Backend
 from gateway.backends.make import make_backend
 from gateway.classify import Classifier
+from gateway.generations import Generation, Generations
 from gateway.metrics import Metrics
-from gateway.policy import Policy, load_policy
+from gateway.policy import Policy
+from gateway.policy.source import PolicyFile
+from gateway.policy_reload import PolicyReloader
 from gateway.refresh import Refresher
 from gateway.routing import Snapshot, decide
 from gateway.serve import Decide, RecordSink, Service
-from gateway.settings import Settings
+from gateway.settings import DEFAULT_POLICY, Settings
+from gateway.stats.policy import PolicyChannel
 from gateway.stores import Stores
 from gateway.types import BackendState
 
@@ -34,25 +38,22 @@ from gateway.types import BackendState
 class Parts:
     """Everything that lives as long as the application."""
 
-    def __init__(
-        self, stores: Stores, backends: Mapping[str, Backend], policy: Policy, classifier: Classifier, access: Access
-    ) -> None:
+    def __init__(self, stores: Stores, generations: Generations, policies: PolicyReloader, access: Access) -> None:
         self.stores = stores
-        self.backends = dict(backends)
-        self.active = policy
-        self.classifier = classifier
+        self.generations = generations
+        self.policies = policies
         self.access = access
         self.metrics = Metrics(self.states)
         self.refresher = Refresher(
-            backends=lambda: self.backends,
+            backends=lambda: self.generations.current.backends,
             store=stores.stats,
             database=stores.database,
-            policy=lambda: self.active.hash,
+            policy=lambda: self.generations.current.policy.hash,
         )
 
     def states(self) -> list[BackendState]:
         """Return the state of every backend."""
-        return [backend.state() for backend in self.backends.values()]
+        return [backend.state() for backend in self.generations.current.backends.values()]
 
     def store_states(self) -> dict[str, Any]:
         """Return what `/readyz` tells of the stores."""
@@ -60,7 +61,7 @@ class Parts:
 
     def policy_state(self) -> dict[str, Any]:
         """Return what `/readyz` tells of the policy."""
-        return {"hash": self.active.hash, "name": self.active.name, "warnings": list(self.active.warnings)}
+        return self.policies.held.describe()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -70,9 +71,10 @@ class Parts:
             await self.stores.start()
             stack.push_async_callback(self.access.aclose)
             await self.access.start()
-            for backend in self.backends.values():
-                await backend.start()
-                stack.push_async_callback(backend.aclose)
+            stack.push_async_callback(self.generations.aclose)
+            await self.generations.start()
+            stack.push_async_callback(self.policies.aclose)
+            await self.policies.start()
             await self.refresher.start()
             stack.push_async_callback(self.refresher.aclose)
             yield
@@ -94,25 +96,29 @@ def create_app(
         PolicyError: the policy file cannot be used.
         ArtefactError: the classifier's artefact cannot be used.
     """
+    env = {**os.environ, "BREAKEVEN_ENGINE_URL": settings.backends.engine_url}
+    file = None
     if policy is None:
-        env = {**os.environ, "BREAKEVEN_ENGINE_URL": settings.backends.engine_url}
-        policy = load_policy(settings.policy.path, env=env)
+        file = PolicyFile(settings.policy.path, env=env, shipped=settings.policy.path == DEFAULT_POLICY)
+        policy = file.load()
     secret = load_secret(settings.server.data_dir)
-    if backends is None:
-        how = settings.backends
-        made = partial(make_backend, token=how.engine_token, keepalive=how.keepalive_s, poll=how.poll_s, secret=secret)
-        backends = {config.name: made(config) for config in policy.backends}
-    if classifier is None:
-        artefact = settings.policy.classifier or policy.classifier.artefact
-        classifier = Classifier.load(Path(artefact) if artefact else None)
+    how = settings.backends
+    made = partial(make_backend, token=how.engine_token, keepalive=how.keepalive_s, poll=how.poll_s, secret=secret)
+    load = partial(_load_classifier, settings.policy.classifier)
+    first = Generation(
+        policy,
+        {config.name: made(config) for config in policy.backends} if backends is None else dict(backends),
+        load(policy.classifier.artefact) if classifier is None else classifier,
+    )
     stores = Stores(settings)
-    parts = Parts(stores, backends, policy, classifier, _access(settings, stores))
+    generations = Generations(first, make=made, load=load)
+    channel = PolicyChannel(settings.stores.redis_url) if settings.stores.redis_url else None
+    policies = PolicyReloader(generations, file=file, database=stores.database, channel=channel, env=env)
+    parts = Parts(stores, generations, policies, _access(settings, stores))
     service = Service(
-        classifier=lambda: parts.classifier,
-        policy=lambda: parts.active,
+        generation=lambda: generations.current,
         decide=decision,
         snapshot=snapshot or (lambda: parts.refresher.snapshot),
-        backends=lambda: parts.backends,
         sinks=(stores.recorder, parts.metrics, *sinks),
         secret=secret,
     )
@@ -122,11 +128,18 @@ def create_app(
             access=parts.access,
             health=parts,
             database=stores.database,
+            refresher=parts.refresher,
+            policies=policies,
             metrics=parts.metrics.page,
             max_body_bytes=settings.server.max_body_bytes,
             running=parts.running,
         )
     )
+
+
+def _load_classifier(override: Path | None, artefact: str | None) -> Classifier:
+    path = override or artefact
+    return Classifier.load(Path(path) if path else None)
 
 
 def _access(settings: Settings, stores: Stores) -> Access:

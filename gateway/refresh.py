@@ -15,11 +15,12 @@ from dataclasses import replace
 
 import msgspec
 
+from engine.messages import CostTable
 from gateway.backends import Backend
 from gateway.db import Database
 from gateway.errors import BreakevenError
 from gateway.histogram import LatencyCell
-from gateway.routing import Snapshot, Tuning, build_snapshot, empty_snapshot
+from gateway.routing import Bucket, Snapshot, Tuning, build_snapshot, empty_snapshot
 from gateway.stats import Statistics
 from gateway.switches import SwitchWatch
 from gateway.window import Window, merged_history
@@ -121,6 +122,11 @@ class Refresher:
         else:
             changed = False
         await self._build(changed)
+
+    def inputs(self) -> tuple[list[Bucket], dict[str, CostTable]]:
+        """Return what the present snapshot was made of: counters and costs by backend."""
+        costs = {name: backend.costs() for name, backend in self._backends().items()}
+        return self._window.buckets(), {name: table for name, table in costs.items() if table is not None}
 
     async def refresh_history(self) -> None:
         """Read the latencies of the last day; past hours are read once and late arrivals in the last two."""

@@ -11,13 +11,13 @@ from typing import Any, Protocol
 
 from gateway.backends import Backend, Upstream
 from gateway.classify import Classifier
-from gateway.errors import BackendUnreachable, BreakevenError, NotFound, Unavailable, UpstreamError
+from gateway.closing import make_record
+from gateway.errors import BackendUnreachable, NotFound, Unavailable, UpstreamError
 from gateway.fingerprint import conversation_of, draw_of, fingerprint_of
-from gateway.policy import Policy, Rule, match
-from gateway.policy.facts import facts_of
+from gateway.policy import Policy, Rule, enforced, facts_of, match
 from gateway.relay import Relay
-from gateway.routing.snapshot import Snapshot
-from gateway.types import Arm, BackendState, Classification, Decision, GenerateRequest, RequestRecord, Spec
+from gateway.routing import Snapshot
+from gateway.types import Arm, BackendState, Classification, Decision, GenerateRequest, RequestRecord
 
 _RETRYABLE = frozenset({408, 429, 500, 502, 503, 504})
 """Answers of a backend after which another backend may do better."""
@@ -30,6 +30,25 @@ class RecordSink(Protocol):
 
     def submit(self, record: RequestRecord) -> None:
         """Take a record."""
+        ...
+
+
+class Generation(Protocol):
+    """A policy with what it needs at work (`gateway.generations`); a request keeps the one that it began with."""
+
+    @property
+    def policy(self) -> Policy:
+        """The rules."""
+        ...
+
+    @property
+    def backends(self) -> Mapping[str, Backend]:
+        """The policy's backends, by name."""
+        ...
+
+    @property
+    def classifier(self) -> Classifier:
+        """What tells its tasks apart."""
         ...
 
 
@@ -59,19 +78,15 @@ class Service:
     def __init__(
         self,
         *,
-        classifier: Callable[[], Classifier],
-        policy: Callable[[], Policy],
+        generation: Callable[[], Generation],
         decide: Decide,
         snapshot: Callable[[], Snapshot],
-        backends: Callable[[], Mapping[str, Backend]],
         sinks: tuple[RecordSink, ...],
         secret: bytes,
     ) -> None:
-        self.classifier = classifier
-        self.policy = policy
+        self.generation = generation
         self.decide = decide
         self.snapshot = snapshot
-        self.backends = backends
         self.sinks = sinks
         self.secret = secret
         self.bytes_per_token = 4.0
@@ -84,35 +99,30 @@ class Service:
             NotFound: no backend has this model.
             Unavailable: none of those that have it can answer now.
         """
-        policy = self.policy()
-        states = self._candidates(request.model)
+        generation = self.generation()
+        states = candidates(generation, request.model)
         classification = self.classify(request.body, request.declared_task)
-        exchange = Exchange(self, request, policy, classification, states)
+        exchange = Exchange(self, request, generation, classification, states)
         exchange.decide(states)
         return exchange
 
-    def classify(self, body: dict[str, Any], declared: str | None) -> Classification:
-        """Tell the task of a request, under the active policy's doubts."""
-        doubt = self.policy().classifier
-        return self.classifier().classify(
-            body, declared=declared, threshold=doubt.threshold, fallback=doubt.fallback_task
-        )
+    def policy(self) -> Policy:
+        """Return the policy in force."""
+        return self.generation().policy
 
-    def _candidates(self, model: str) -> dict[str, BackendState]:
-        """Return the state of each backend that has this model; at least one of them is healthy."""
-        states = self.states()
-        having = {state.name: state for state in states if state.model == model}
-        if any(state.healthy for state in having.values()):
-            return having
-        if having or any(not state.model for state in states):
-            why = "; ".join(f"{state.name}: {state.detail}" for state in states if not state.healthy)
-            raise Unavailable(f"no backend can answer now ({why})", code="no_backend", headers={"retry-after": "1"})
-        names = ", ".join(sorted({state.model for state in states}))
-        raise NotFound(f"model {model!r} does not exist; known: {names}", param="model", code="model_not_found")
+    def classifier(self) -> Classifier:
+        """Return its classifier."""
+        return self.generation().classifier
 
     def states(self) -> list[BackendState]:
         """Return the state of every backend."""
-        return [backend.state() for backend in self.backends().values()]
+        return [backend.state() for backend in self.generation().backends.values()]
+
+    def classify(self, body: dict[str, Any], declared: str | None) -> Classification:
+        """Tell the task of a request, under the active policy's doubts."""
+        now = self.generation()
+        doubt = now.policy.classifier
+        return now.classifier.classify(body, declared=declared, threshold=doubt.threshold, fallback=doubt.fallback_task)
 
     def prompt_tokens(self, request: GenerateRequest) -> int:
         """Guess the length of the prompt: the gateway has no tokenizer."""
@@ -137,7 +147,7 @@ class Exchange:
         self,
         service: Service,
         request: GenerateRequest,
-        policy: Policy,
+        generation: Generation,
         classification: Classification,
         states: dict[str, BackendState],
     ) -> None:
@@ -150,39 +160,53 @@ class Exchange:
         self.used_tokens = 0
         """Prompt and completion together, once finished; what came through where the backend's count is missing."""
         self._service = service
-        self._policy = policy
+        self._generation = generation
         self._states = states
         self._upstream: Upstream | None = None
         self._relay: Relay | None = None
         self._recorded = False
 
     def decide(self, states: Mapping[str, BackendState]) -> None:
-        """Find the rule and the arm; `states` are the backends that have the model."""
-        request, service = self.request, self._service
-        load = sum(state.running for state in states.values())
+        """Find the rule and the arm; `states` are the backends that have the model.
+
+        A rule in mode `observe` decides for the record only: the request goes as it would without that rule.
+        """
+        request, policy = self.request, self._generation.policy
         facts = facts_of(
             request,
             self.classification,
-            load=load,
+            load=sum(state.running for state in states.values()),
             prompt_tokens=self.prompt_tokens,
             conversation=self.conversation,
         )
-        self.decision = service.decide(
+        rule = match(policy, facts)
+        if rule.mode == "observe":
+            observed = self._decide(rule, states)
+            self.decision = self._decide(enforced(policy, facts), states)
+            self.decision.numbers["observed"] = {
+                "rule": rule.name, "arm": str(observed.arm), "reason": observed.reason
+            }  # fmt: skip
+        else:
+            self.decision = self._decide(rule, states)
+        own = request.speculation
+        if own is not None and self.decision.arm == request.arm_wish:
+            arm = Arm(self.decision.arm.backend, own.method, own.k)
+            self.decision.arm, self.decision.speculation = arm, own
+            self.decision.reason = f"{arm.path} {arm}: forced by the request"
+
+    def _decide(self, rule: Rule, states: Mapping[str, BackendState]) -> Decision:
+        service, request = self._service, self.request
+        return service.decide(
             request,
             self.classification,
-            match(self._policy, facts),
+            rule,
             service.snapshot(),
             states,
             prompt_tokens=self.prompt_tokens,
             draw=draw_of(request.record_id or request.request_id, service.secret),
-            policy=self._policy.hash,
+            policy=self._generation.policy.hash,
             conversation=self.conversation,
         )
-        own = request.speculation
-        if own is not None and request.arm_wish is not None and self.decision.arm == request.arm_wish:
-            self.decision.arm = Arm(self.decision.arm.backend, own.method, own.k)
-            self.decision.speculation = own
-            self.decision.reason = f"{self.decision.arm.path} {self.decision.arm}: forced by the request"
 
     async def open(self) -> bytes:
         """Send the request and return the first bytes for the client: the whole answer, or a stream's first events.
@@ -213,7 +237,7 @@ class Exchange:
             fingerprint=fingerprint_of(arm, state.draft, state.version),
         )
         self.overhead_s = time.perf_counter() - request.arrived
-        self._upstream = await self._service.backends()[arm.backend].open(request, self.decision)
+        self._upstream = await self._generation.backends[arm.backend].open(request, self.decision)
         if request.stream:
             return await self.more()
         body = await self._upstream.read()
@@ -266,82 +290,47 @@ class Exchange:
         if self._recorded:
             return
         self._recorded = True
-        record = self._record(status, error_code)
+        relay, service = self._relay, self._service
+        record = make_record(
+            self.request,
+            self.classification,
+            self.decision,
+            relay,
+            self._upstream.spec(relay.final) if self._upstream and relay else None,
+            epoch=self._states[self.decision.arm.backend].epoch,
+            status=status,
+            error_code=error_code,
+            overhead_s=self.overhead_s,
+            fallback=self.fallback,
+            conversation=self.conversation,
+            secret=service.secret,
+        )
         self.close()
         if record.prompt_tokens is not None:
             self.used_tokens = record.prompt_tokens + (record.completion_tokens or 0)
-        elif self._relay is not None and self._relay.events:
-            self.used_tokens = self.prompt_tokens + self._relay.events
-        self._service.learn(len(self.request.raw), record.prompt_tokens)
-        for sink in self._service.sinks:
+        elif relay is not None and relay.events:
+            self.used_tokens = self.prompt_tokens + relay.events
+        service.learn(len(self.request.raw), record.prompt_tokens)
+        for sink in service.sinks:
             sink.submit(record)
 
-    def _record(self, status: int, error_code: str | None) -> RequestRecord:
-        request, relay, arm = self.request, self._relay, self.decision.arm
-        now = time.perf_counter()
-        usage = (relay.usage if relay is not None else None) or {}
-        spec = self._upstream.spec(relay.final) if self._upstream and relay else None
-        completion = _count(usage, "completion_tokens")
-        first = relay.first_at if relay is not None else None
-        tpot = _step_time(spec, completion) if relay is None or first is None else _tpot(relay, completion)
-        details = usage.get("prompt_tokens_details")
-        in_band = relay.error if relay is not None and status == 200 else None
-        return RequestRecord(
-            request_id=request.record_id or request.request_id,
-            at=request.arrived_at,
-            endpoint=request.endpoint,
-            model=request.model,
-            key_id=request.identity.key_id,
-            task=self.classification.task,
-            confidence=self.classification.confidence,
-            source=self.classification.source,
-            arm=arm,
-            epoch=self._states[arm.backend].epoch,
-            decision=self.decision,
-            stream=request.stream,
-            temperature=request.temperature,
-            status=status,
-            error_code=str(in_band.get("code") or in_band.get("type") or "upstream_error") if in_band else error_code,
-            finish_reason=relay.finish_reason if relay is not None else None,
-            prompt_tokens=_count(usage, "prompt_tokens"),
-            completion_tokens=completion,
-            cached_tokens=_count(details, "cached_tokens") if isinstance(details, dict) else None,
-            overhead_s=self.overhead_s,
-            ttft_s=None if first is None else first - request.arrived,
-            tpot_s=tpot,
-            e2e_s=now - request.arrived,
-            itl_s=relay.itl if relay is not None else [],
-            spec=spec,
-            fallback=self.fallback,
-            conversation=self.conversation,
-            signals=self.classification.signals,
-        )
 
+def candidates(generation: Generation, model: str) -> dict[str, BackendState]:
+    """Return the state of each backend that has this model; at least one of them is healthy.
 
-def failure_code(error: BaseException) -> str:
-    """Name an error for the record."""
-    code = getattr(error, "code", None)
-    return code if isinstance(code, str) else type(error).__name__ if isinstance(error, BreakevenError) else "internal"
-
-
-def _tpot(relay: Relay, tokens: int | None) -> float | None:
-    """(last − first)/(n − 1), None where n is below 2 or all came at once."""
-    if relay.first_at is None or tokens is None or tokens < 2 or relay.last_at <= relay.first_at:
-        return None
-    return (relay.last_at - relay.first_at) / (tokens - 1)
-
-
-def _step_time(spec: Spec | None, tokens: int | None) -> float | None:
-    """Time per token of an unstreamed answer, from the engine's own clock where it reports one."""
-    if spec is None or spec.plain_s is None or tokens is None or tokens < 2:
-        return None
-    total: float = (spec.draft_s or 0.0) + (spec.verify_s or 0.0) + spec.plain_s
-    return total / (tokens - 1) if total > 0 else None
-
-
-def _count(usage: Mapping[str, Any], name: str) -> int | None:
-    value = usage.get(name)
-    return value if isinstance(value, int) else None
+    Raises:
+        NotFound: no backend has this model.
+        Unavailable: none of those that have it can answer now.
+    """
+    states = [backend.state() for backend in generation.backends.values()]
+    having = {state.name: state for state in states if state.model == model}
+    if any(state.healthy for state in having.values()):
+        return having
+    if having or any(not state.model for state in states):
+        why = "; ".join(f"{state.name}: {state.detail}" for state in states if not state.healthy)
+        raise Unavailable(f"no backend can answer now ({why})", code="no_backend", headers={"retry-after": "1"})
+    names = ", ".join(sorted({state.model for state in states}))
+    raise NotFound(f"model {model!r} does not exist; known: {names}", param="model", code="model_not_found")
 
 
 def _status_of(error: Mapping[str, Any]) -> int:

@@ -20,9 +20,12 @@ from gateway.api.health import Health, HealthController
 from gateway.api.incoming import RequestIds
 from gateway.api.models import ModelsController
 from gateway.api.ops import OpsController
+from gateway.api.policy import PolicyController
 from gateway.db import Database
 from gateway.ops.collect import OpsReader
 from gateway.ops.live import LiveReports
+from gateway.policy_reload import PolicyReloader
+from gateway.refresh import Refresher
 from gateway.serve import Service
 
 
@@ -34,6 +37,8 @@ class Wiring:
     access: Access
     health: Health
     database: Database
+    refresher: Refresher
+    policies: PolicyReloader
     metrics: Callable[[], bytes]
     max_body_bytes: int
     running: Callable[[], AbstractAsyncContextManager[None]]
@@ -70,7 +75,15 @@ def make_litestar(wiring: Wiring) -> Litestar:
             yield
 
     return Litestar(
-        [chat_route, completions_route, ModelsController, HealthController, ClassifyController, OpsController],
+        [
+            chat_route,
+            completions_route,
+            ModelsController,
+            HealthController,
+            ClassifyController,
+            OpsController,
+            PolicyController,
+        ],
         dependencies={
             "access": given(access),
             "service": given(service),
@@ -78,6 +91,8 @@ def make_litestar(wiring: Wiring) -> Litestar:
             "health": given(health),
             "page": given(wiring.metrics),
             "started": given(int(time.time())),
+            "refresher": given(wiring.refresher),
+            "policies": given(wiring.policies),
             "ops": given(LiveReports(reader)),
         },
         exception_handlers={Exception: framework_handler},

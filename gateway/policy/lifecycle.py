@@ -44,12 +44,12 @@ class Held:
     def accept(self, policy: Policy, origin: Origin, activation: int, now: float) -> Held:
         """Put a policy into force."""
         if policy.hash == self.policy.hash:
-            return replace(self, activation=max(activation, self.activation), rejected=None)
+            return replace(self, activation=activation or self.activation, rejected=None)
         return replace(
             self,
             policy=policy,
             origin=origin,
-            activation=max(activation, self.activation),
+            activation=activation or self.activation,
             since=now,
             rejected=None,
             reloads=self.reloads + 1,

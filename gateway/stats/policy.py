@@ -1,7 +1,7 @@
 """Which policy is in force, told from gateway to gateway through Redis. Read twice a second by `gateway.policy_reload`.
 
 `breakeven:policy` is `<activation> <hash>` of the newest activation; `breakeven:policy:text:<hash>` holds its text for
-a day, so that gateways converge while the database is away. The database stays the truth.
+a day, so that gateways converge while the database is away. Where that answers, it is the truth and this a hint.
 """
 
 from __future__ import annotations
@@ -12,13 +12,6 @@ from gateway.stats.connection import connect, guarded
 KEY = "breakeven:policy"
 TEXT_PREFIX = "breakeven:policy:text:"
 KEEP_TEXT_S = 24 * 3600
-_PUBLISH = """
-local before = tonumber(string.match(redis.call('GET', KEYS[1]) or '', '^%d+')) or 0
-if tonumber(ARGV[1]) < before then return 0 end
-redis.call('SET', KEYS[2], ARGV[3], 'EX', ARGV[4])
-redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. ARGV[2])
-return 1
-"""
 
 
 class PolicyChannel:
@@ -27,13 +20,14 @@ class PolicyChannel:
     def __init__(self, url: str, *, timeout_s: float = 0.5) -> None:
         self._client = connect(url, timeout_s=timeout_s, connections=2)
         self._breaker = Breaker()
-        self._publish = self._client.register_script(_PUBLISH)
 
-    async def publish(self, activation: int, hash: str, text: str) -> bool:
-        """Tell the others; an older activation never replaces a newer one. Raises StoreUnavailable."""
+    async def publish(self, activation: int, hash: str, text: str) -> None:
+        """Tell the others. Raises StoreUnavailable."""
         with guarded(self._breaker):
-            keys = [KEY, TEXT_PREFIX + hash]
-            return bool(await self._publish(keys=keys, args=[activation, hash, text, KEEP_TEXT_S]))
+            async with self._client.pipeline(transaction=True) as pipe:
+                pipe.set(TEXT_PREFIX + hash, text.encode("utf-8", "replace"), ex=KEEP_TEXT_S)
+                pipe.set(KEY, f"{activation} {hash}")
+                await pipe.execute()
 
     async def latest(self) -> tuple[int, str] | None:
         """Return the newest activation and its hash, None where nothing was told yet. Raises StoreUnavailable."""
