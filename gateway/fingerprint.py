@@ -42,6 +42,13 @@ def fingerprint_of(arm: Arm, draft: str, version: str) -> str:
     return f"fp_{blake2b(f'{arm}|{draft}|{version}'.encode(), digest_size=5).hexdigest()}"
 
 
+def end_user_of(request: GenerateRequest, secret: bytes) -> str:
+    """Return a keyed hash of the end user that the client names, "" where it names none."""
+    body = request.body
+    named = body.get("safety_identifier") or body.get("user")
+    return _hashed(f"user\0{named}", secret) if isinstance(named, str) and named else ""
+
+
 def _hashed(text: str, secret: bytes) -> str:
     return blake2b(text.encode("utf-8", "replace"), key=secret, digest_size=8).hexdigest()
 

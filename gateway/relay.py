@@ -7,6 +7,7 @@ and for the first ones until a token is seen. Only whole events are passed on, s
 from __future__ import annotations
 
 import re
+from collections import deque
 from typing import Any
 
 import msgspec
@@ -17,6 +18,8 @@ _KEYS = (b'"usage"', b'"metrics"', b'"error"', b'"timings"', b'"finish_reason":"
 _FINGERPRINT = re.compile(rb'"system_fingerprint"\s*:\s*(?:null|"[^"\\]*")')
 _MAX_EVENT = 16 << 20
 MAX_ITL = 512
+_TAIL_BLOCKS = 128
+"""Blocks kept for a look at the end of the text."""
 DONE = b"data: [DONE]\n\n"
 
 
@@ -24,8 +27,8 @@ class Relay:
     """State of one answer, streamed or not."""
 
     __slots__ = (
-        "_fingerprint", "_insert", "_keep_metrics", "_keep_usage", "_pending", "done", "error", "events", "final",
-        "finish_reason", "first_at", "itl", "last_at", "tail", "usage",
+        "_fingerprint", "_insert", "_keep_metrics", "_keep_usage", "_pending", "_tail", "done", "error", "events",
+        "final", "finish_reason", "first_at", "itl", "last_at", "usage",
     )  # fmt: skip
 
     def __init__(self, *, keep_usage: bool, keep_metrics: bool, fingerprint: str) -> None:
@@ -44,8 +47,7 @@ class Relay:
         self.first_at: float | None = None
         self.last_at = 0.0
         self.itl: list[float] = []
-        self.tail: list[bytes] = []
-        """The last blocks, for the repetition check."""
+        self._tail: deque[bytes] = deque(maxlen=_TAIL_BLOCKS)
         self.usage: dict[str, Any] | None = None
 
     def feed(self, chunk: bytes, now: float) -> bytes:
@@ -83,10 +85,16 @@ class Relay:
         if not isinstance(payload, dict):
             raise ValueError("the answer is not a JSON object")
         self._note(payload)
+        self._tail.append(b"data: " + body)
         if not self._keep_metrics:
             payload.pop("metrics", None)
         payload["system_fingerprint"] = self._fingerprint[22:-1].decode()
         return _encode(payload)
+
+    def payloads(self) -> list[dict[str, Any]]:
+        """Return the last chunks, decoded; the whole answer where it was not streamed."""
+        found = [_payload(event) for block in self._tail for event in block.split(b"\n\n")]
+        return [payload for payload in found if payload is not None]
 
     def _block(self, block: bytes, now: float) -> bytes:
         """Handle whole events that arrived together."""
@@ -96,6 +104,7 @@ class Relay:
             self.done = True
         count = block.count(b"\n\ndata:") + block.startswith(b"data:") - self.done
         self._time(count, now)
+        self._tail.append(block)
         if any(key in block for key in _KEYS):
             events = [self._event(event) for event in block[:-2].split(b"\n\n")]
             block = b"".join(events)

@@ -17,7 +17,7 @@ from gateway.api.incoming import ClientGone, ClientWatch, RequestIds, read_body
 from gateway.api.schemas import ChatRequest, check, decode_object, speculation_of
 from gateway.api.sse import error_event
 from gateway.api.wishes import forced_arm, read_wishes, visible_headers
-from gateway.serve import Exchange, Service, failure_code
+from gateway.serve import Exchange, Service
 from gateway.types import Endpoint, GenerateRequest, Identity
 
 
@@ -114,7 +114,7 @@ class GenerateEndpoint:
             watch.swallow()
         except Exception as error:
             answer = answer_to(error)
-            status, code = answer.status, answer.error.code or failure_code(error)
+            status, code = answer.status, answer.error.code or type(error).__name__
             await _refuse(send, answer, exchange.request.request_id, admission, exchange)
         finally:
             watch.close()
@@ -131,7 +131,7 @@ async def _stream(exchange: Exchange, block: bytes, send: Send) -> str | None:
         except Exception as error:
             answer = answer_to(error)
             await send({"type": "http.response.body", "body": error_event(answer.error), "more_body": False})
-            return answer.error.code or failure_code(error)
+            return answer.error.code or type(error).__name__
     await send({"type": "http.response.body", "body": b"", "more_body": False})
     return None
 
