@@ -118,7 +118,7 @@ def make_plan(settings: Settings) -> Plan:
     engine_port = free_port("127.0.0.1", 0)
     ours = f"http://127.0.0.1:{engine_port}"
     policy = load_policy(settings.policy.path, env={**os.environ, "BREAKEVEN_ENGINE_URL": ours})
-    is_named = any((backend.url or "").rstrip("/") == ours for backend in policy.backends)
+    is_named = any(ours in backend.urls for backend in policy.backends)
     lock.seek(0)
     lock.truncate()
     lock.write(f"{os.getpid()} port {port}\n".encode())
