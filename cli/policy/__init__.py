@@ -8,6 +8,7 @@ from cli.policy.check import check, schema
 from cli.policy.compare import diff
 from cli.policy.expect import test
 from cli.policy.explain import explain
+from cli.policy.lifecycle import apply, history, rollback
 
 
 @click.group()
@@ -15,5 +16,5 @@ def policy() -> None:
     """Check, explain, try out, compare, activate and take back policies."""
 
 
-for command in (check, explain, test, diff, schema):
+for command in (check, explain, test, diff, apply, history, rollback, schema):
     policy.add_command(command)
