@@ -17,6 +17,7 @@ from engine.control import Controller
 from engine.costs import CostModel, StepTiming, cache_path
 from engine.detokenizer import Delivery, OutputStream
 from engine.errors import RequestRejected
+from engine.grammar import GrammarCompiler
 from engine.kv_cache import KVPool
 from engine.messages import CostTable
 from engine.model_runner import make_runner
@@ -24,7 +25,7 @@ from engine.models import LoadedModel
 from engine.models.paths import models_dir
 from engine.prefix_cache import KVMemory
 from engine.profiler import Profiler
-from engine.sampler import Draft, Mask, Sampler, SamplerState, Verdict
+from engine.sampler import Draft, Sampler, SamplerState, Verdict
 from engine.scheduler import Plan, Scheduler
 from engine.sequence import GenerateRequest, Sequence, StepOutput
 from engine.spec_decode.metrics import RequestMetrics
@@ -73,6 +74,7 @@ class EngineCore:
         )
         self._proposals = Proposals(config, draft, vocab_size=model.vocab_size)
         self._sampler = Sampler()
+        self._grammars = GrammarCompiler(model, threads=config.num_threads)
         self._costs = CostModel()
         self._costs_path = _costs_path(model, config, draft)
         if config.profile:
@@ -92,6 +94,8 @@ class EngineCore:
     def add(self, request: GenerateRequest) -> None:
         """Queue a request. Raises QueueFull, and RequestRejected where this process can never serve it."""
         self._check(request)
+        schema = request.sampling.grammar
+        grammar = self._grammars.start(schema) if schema is not None else None
         with self._lock:
             self._scheduler.check_room(self._scheduler.waiting + len(self._arriving), retry_after_s=1.0)
             self._seeded += 1
@@ -104,7 +108,7 @@ class EngineCore:
                 tokens=list(request.prompt_ids),
                 num_prompt=len(request.prompt_ids),
             )
-            sampler = SamplerState(request.sampling, request.prompt_ids, sampling_seed)
+            sampler = SamplerState(request.sampling, request.prompt_ids, sampling_seed, grammar)
             stream = OutputStream(request.sampling, self._model.tokenizer, self._model.eos_ids)
             self._arriving.append(_Run(sequence, sampler, stream))
 
@@ -224,10 +228,7 @@ class EngineCore:
             if take < sequence.num_uncomputed:
                 rows.append(RowInput(kv, sequence.tokens[kv.length : kv.length + take], 0))
         logits = self._runner.forward(rows)
-        masks: list[Mask | None] = [None] * len(drafts)
-        return self._sampler.verify(
-            logits, [(run.sampler, draft, mask) for (run, draft), mask in zip(drafts, masks, strict=True)]
-        )
+        return self._sampler.verify(logits, [(run.sampler, draft) for run, draft in drafts])
 
     def _account(self, plan: Plan, drafts: list[tuple[_Run, Draft]], timing: StepTiming) -> None:
         """Let the cost table see a step in which nothing but decoding happened."""

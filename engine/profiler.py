@@ -91,7 +91,7 @@ class Profiler:
         for row in rows:
             row.length = context
         logits = self._runner.forward([RowInput(row, [3] * (k + 1), k + 1) for row in rows])
-        self._sampler.verify(logits, [(state, Draft([3] * k), None)] * len(rows))
+        self._sampler.verify(logits, [(state, Draft([3] * k))] * len(rows))
         for row in rows:
             row.truncate(context)
         return time.perf_counter() - started

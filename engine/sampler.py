@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
 from engine.sequence import SamplingParams, TokenLogprob
-
-Mask = Callable[[torch.Tensor, int], None]
-"""Sets the logits of forbidden tokens to -inf, in place, at one draft position."""
-
 
 _NUCLEUS_SPAN = 8.0
 _BLOCK = 1024
@@ -44,13 +41,32 @@ class Verdict:
     logprobs: list[TokenLogprob] = field(default_factory=list)
 
 
+class Grammar(Protocol):
+    """What the warper needs of a grammar (`engine.grammar.Grammar`)."""
+
+    def mask(self, logits: torch.Tensor, before: Sequence[int]) -> None:
+        """Set the logits of tokens that may not follow the answer and `before` to -inf, in place."""
+
+    def allowed(self, draft: Sequence[int]) -> int:
+        """Return how many of the draft's tokens may come, from the first."""
+
+    def forced(self, limit: int) -> list[int]:
+        """Return at most `limit` tokens that must come next."""
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Take emitted tokens into the answer."""
+
+
 class SamplerState:
-    """Random streams and token counts of one sequence."""
+    """Random streams, token counts and grammar of one sequence."""
 
-    __slots__ = ("accept", "bonus", "counts", "draft", "params", "plain", "prompt", "residual")
+    __slots__ = ("accept", "bonus", "counts", "draft", "grammar", "params", "plain", "prompt", "residual")
 
-    def __init__(self, params: SamplingParams, prompt: Sequence[int], seed: int) -> None:
+    def __init__(
+        self, params: SamplingParams, prompt: Sequence[int], seed: int, grammar: Grammar | None = None
+    ) -> None:
         self.params = params
+        self.grammar = grammar
         self.counts: dict[int, int] = {}
         """Occurrences of each output token."""
         self.prompt = frozenset(prompt) if params.repetition_penalty != 1.0 else frozenset[int]()
@@ -65,6 +81,8 @@ class SamplerState:
         """Take emitted tokens into account."""
         for token in tokens:
             self.counts[token] = self.counts.get(token, 0) + 1
+        if self.grammar is not None:
+            self.grammar.accept(tokens)
 
 
 def _is_processed(params: SamplingParams) -> bool:
@@ -77,9 +95,7 @@ def _is_processed(params: SamplingParams) -> bool:
     )
 
 
-def warp(
-    logits: torch.Tensor, state: SamplerState, before: Sequence[int], mask: Callable[[torch.Tensor], None] | None = None
-) -> torch.Tensor:
+def warp(logits: torch.Tensor, state: SamplerState, before: Sequence[int]) -> torch.Tensor:
     """Return the processed logits [vocabulary] of one position, a new tensor; `before` are drafts not yet counted."""
     params = state.params
     logits = logits.to(torch.float32, copy=True)
@@ -87,8 +103,8 @@ def warp(
     if params.logit_bias:
         ids = torch.tensor(list(params.logit_bias), device=logits.device)
         logits[ids] += torch.tensor(list(params.logit_bias.values()), device=logits.device)
-    if mask is not None:
-        mask(logits)
+    if state.grammar is not None:
+        state.grammar.mask(logits, before)
     if params.temperature > 0:
         logits /= params.temperature
         _truncate(logits, params)
@@ -172,12 +188,11 @@ def residual(target: torch.Tensor, draft: torch.Tensor | None, token: int) -> to
     return rest / mass if mass > 0 else target
 
 
-def verify(logits: torch.Tensor, draft: Draft, state: SamplerState, mask: Mask | None = None) -> tuple[list[int], int]:
+def verify(logits: torch.Tensor, draft: Draft, state: SamplerState) -> tuple[list[int], int]:
     """Return the tokens to emit and how many drafts were accepted; logits are [drafts + 1, vocabulary]."""
     emitted: list[int] = []
     for position in range(len(draft.tokens) + 1):
-        bound = (lambda row, at=position: mask(row, at)) if mask is not None else None
-        warped = warp(logits[position], state, emitted, bound)
+        warped = warp(logits[position], state, emitted)
         proposed = draft.tokens[position] if position < len(draft.tokens) else None
         if state.params.temperature <= 0:
             token = int(warped.argmax())
@@ -224,19 +239,19 @@ class Sampler:
     def verify(
         self,
         logits: torch.Tensor,
-        rows: Sequence[tuple[SamplerState, Draft, Mask | None]],
+        rows: Sequence[tuple[SamplerState, Draft]],
     ) -> list[Verdict]:
         """Logits are [Σ (drafts + 1), vocabulary], the rows' positions behind one another."""
-        simple = any(state.plain for state, _, _ in rows)
+        simple = any(state.plain for state, _ in rows)
         best: list[int] = argmax(logits) if simple else []
         verdicts = []
         start = 0
-        for state, draft, mask in rows:
+        for state, draft in rows:
             end = start + len(draft.tokens) + 1
             if state.plain:
                 tokens, accepted = _match(best[start:end], draft.tokens)
             else:
-                tokens, accepted = verify(logits[start:end], draft, state, mask)
+                tokens, accepted = verify(logits[start:end], draft, state)
             verdict = Verdict(tokens, accepted)
             if state.params.logprobs is not None:
                 verdict.logprobs = logprobs_of(logits[start:end], tokens, state.params.logprobs)

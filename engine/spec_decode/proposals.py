@@ -17,6 +17,13 @@ from engine.spec_decode.proposer import Proposer
 from engine.spec_decode.suffix import SuffixProposer, SuffixStore
 
 
+def _cut(draft: Draft, length: int) -> None:
+    """Shorten a draft to what a grammar allows."""
+    del draft.tokens[length:]
+    if draft.probs is not None:
+        draft.probs = draft.probs[:length] if length else None
+
+
 class Proposals:
     """The drafters by method name, and Predicted Outputs in front of them."""
 
@@ -43,17 +50,22 @@ class Proposals:
         """Return a draft for each `(sequence, state, k)`, in order; empty where k is 0 or there is no guess."""
         drafts = [Draft([]) for _ in wants]
         by_method: dict[str, list[int]] = {}
-        for at, (sequence, _, k) in enumerate(wants):
+        for at, (sequence, state, k) in enumerate(wants):
             if k < 1:
                 continue
             if sequence.request.prediction_ids:
                 drafts[at] = self._prediction.propose(sequence, k)
+            if not drafts[at].tokens and state.grammar is not None:
+                drafts[at] = Draft(state.grammar.forced(k))
             if not drafts[at].tokens:
                 by_method.setdefault(sequence.request.speculation.method, []).append(at)
         for method, places in by_method.items():
             found = self._proposers[method].propose([wants[at] for at in places])
             for at, draft in zip(places, found, strict=True):
                 drafts[at] = draft
+        for (_, state, _), draft in zip(wants, drafts, strict=True):
+            if state.grammar is not None and draft.tokens:
+                _cut(draft, state.grammar.allowed(draft.tokens))
         return drafts
 
     def take_for_read(self, method: str, sequences: Sequence[Seq]) -> None:

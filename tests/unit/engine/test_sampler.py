@@ -114,14 +114,14 @@ def test_nothing_counts_after_the_first_rejection() -> None:
         logits[position, best] = 10.0
     draft = Draft([1, 0, 3])
     for params in ({"temperature": 0.0}, {"temperature": 0.0, "logit_bias": {0: 0.1}}, {"temperature": 0.01}):
-        verdict = Sampler().verify(logits, [(state(**params), draft, None)])[0]
+        verdict = Sampler().verify(logits, [(state(**params), draft)])[0]
         assert (verdict.tokens, verdict.accepted) == ([1, 2], 1)
 
 
 def test_logprobs_come_from_the_raw_logits_and_stop_with_the_tokens() -> None:
     logits = torch.stack([LOGITS, LOGITS.flip(0), LOGITS])
     seen = state(temperature=0.0, logprobs=2, logit_bias={1: 50.0})
-    verdict = Sampler().verify(logits, [(seen, Draft([1, 0]), None)])[0]
+    verdict = Sampler().verify(logits, [(seen, Draft([1, 0]))])[0]
     assert verdict.tokens == [1, 1]
     assert [round(math.exp(one.logprob), 4) for one in verdict.logprobs] == [0.3, 0.2]
     assert [[token for token, _ in one.top] for one in verdict.logprobs] == [[0, 1], [3, 2]]
@@ -137,9 +137,9 @@ def test_streams_of_one_seed_are_separate_and_repeatable() -> None:
 def test_greedy_rows_share_a_pass_with_sampled_ones() -> None:
     logits = torch.stack([LOGITS, LOGITS.flip(0), LOGITS, LOGITS])
     rows = [
-        (state(temperature=0.0), Draft([0]), None),
-        (state(top_k=1), Draft([]), None),
-        (state(temperature=0.0), Draft([]), None),
+        (state(temperature=0.0), Draft([0])),
+        (state(top_k=1), Draft([])),
+        (state(temperature=0.0), Draft([])),
     ]
     assert [one.tokens for one in Sampler().verify(logits, rows)] == [[0, 3], [0], [0]]
 

@@ -137,12 +137,12 @@ def target_as_residual(target: torch.Tensor, draft: torch.Tensor | None, token: 
     return target
 
 
-def stale_penalties(logits: torch.Tensor, state: Any, before: Any, mask: Any = None) -> torch.Tensor:
+def stale_penalties(logits: torch.Tensor, state: Any, before: Any) -> torch.Tensor:
     """Drafts before the position are not counted."""
-    return WARP(logits, state, [], mask)
+    return WARP(logits, state, [])
 
 
-def raw(logits: torch.Tensor, state: Any, before: Any, mask: Any = None) -> torch.Tensor:
+def raw(logits: torch.Tensor, state: Any, before: Any) -> torch.Tensor:
     """The parameters are ignored."""
     return logits.to(torch.float32)
 
