@@ -50,7 +50,7 @@ class OpsReader:
             summary = await self._database.task_summary(now - since_s, metrics=("ttft", "tpot"))
             cells = await self._database.cell_activity(now - since_s)
             switches = await self._database.switches(now - since_s, limit=_SWITCHES_SHOWN)
-            decided = switches if live else await self._database.switches(0.0, limit=1000)
+            logged = await self._database.switches(0.0, limit=1000) if self._snapshot is None else []
         except StoreUnavailable as error:
             tasks, totals, switches = [_live_figures(row) for row in live.values()], TaskFigures("all"), []
             source = f"From live statistics only: {error}"
@@ -58,8 +58,8 @@ class OpsReader:
         else:
             tasks, totals = figures_by_task(summary, cells)
             for task in tasks:
-                _decide(task, live, decided)
-            source = f"Figures from the roll-ups in {self._database.url}"
+                _decide(task, live, logged)
+            source = f"Figures from the roll-ups in {_name(self._database.url)}"
             health = [Health("database", True)]
         return Report(
             generated_at=now,
@@ -110,7 +110,7 @@ def figures_by_task(summary: TaskSummary, cells: Sequence[CellActivity]) -> tupl
 
 
 def _decide(task: TaskFigures, live: Mapping[str, LiveTask], switches: Sequence[Switch]) -> None:
-    """Fill in the decision in force: from the live statistics, else from the newest line of the switch log."""
+    """Fill in the decision in force: from the live statistics, or from the switch log where no gateway runs here."""
     if row := live.get(task.task):
         task.path, task.arm, task.state, task.reason = row.path, row.arm, row.state, row.reason
         return
@@ -133,6 +133,13 @@ def _live_figures(row: LiveTask) -> TaskFigures:
         figures.alpha, figures.beta, figures.break_even = shown.alpha, shown.beta, shown.break_even
         figures.gain, figures.gain_low, figures.gain_high = shown.gain, shown.gain_low, shown.gain_high
     return figures
+
+
+def _name(url: str) -> str:
+    """Name a database without saying where on this machine it lies."""
+    if url.startswith("sqlite"):
+        return f"the SQLite file {url.rpartition('/')[2]}"
+    return f"PostgreSQL at {url.rpartition('@')[2]}"
 
 
 def _store_health(name: str, said: Any) -> Health:  # noqa: ANN401 (each store says what it likes)

@@ -28,12 +28,12 @@ class Bar:
 
 
 def verdict(task: TaskFigures) -> str:
-    """Return `win`, `lose`, `level` (an interval that holds 1) or nothing where no gain is known."""
+    """Return `win`, `lose`, `level` (an interval that holds 1, or none yet) or nothing where no gain is known."""
     if task.gain is None:
         return ""
-    low = task.gain if task.gain_low is None else task.gain_low
-    high = task.gain if task.gain_high is None else task.gain_high
-    return "win" if low > 1 else "lose" if high < 1 else "level"
+    if task.gain_low is None or task.gain_high is None:
+        return "level"
+    return "win" if task.gain_low > 1 else "lose" if task.gain_high < 1 else "level"
 
 
 def bar(task: TaskFigures) -> Bar | None:

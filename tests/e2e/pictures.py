@@ -9,8 +9,8 @@ from playwright.sync_api import sync_playwright
 from tests import browser
 from tests.repo.tree import ROOT
 
-PICTURES = (("ops", "light", 1280), ("ops-dark", "dark", 1280), ("ops-phone", "light", 360))
-"""Name, colour scheme and width in pixels."""
+PICTURES = (("ops", "light", 1280, 1240), ("ops-dark", "dark", 1280, 1240), ("ops-phone", "light", 360, 740))
+"""Name, colour scheme, width and height in pixels."""
 
 
 def main(url: str = "http://127.0.0.1:8000") -> None:
@@ -22,11 +22,11 @@ def main(url: str = "http://127.0.0.1:8000") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=path, args=list(browser.FLAGS))
-        for name, scheme, width in PICTURES:
-            page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        for name, scheme, width, height in PICTURES:
+            page = chromium.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
             page.goto(f"{url}/ops")
             page.wait_for_function("document.getElementById('live-state').textContent.startsWith('live')")
-            page.screenshot(path=folder / f"{name}.png", full_page=width > 400)
+            page.screenshot(path=folder / f"{name}.png")
             print(folder / f"{name}.png")
         chromium.close()
 

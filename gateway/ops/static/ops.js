@@ -13,7 +13,9 @@
       present.replaceWith(document.importNode(wanted, true));
       return;
     }
-    for (const name of present.getAttributeNames()) if (!wanted.hasAttribute(name)) present.removeAttribute(name);
+    for (const name of present.getAttributeNames()) {
+      if (!wanted.hasAttribute(name) && name !== "open") present.removeAttribute(name); // what a reader opened stays open
+    }
     for (const name of wanted.getAttributeNames()) {
       if (present.getAttribute(name) !== wanted.getAttribute(name)) present.setAttribute(name, wanted.getAttribute(name));
     }

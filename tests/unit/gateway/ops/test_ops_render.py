@@ -35,6 +35,7 @@ STRUCTURED = TaskFigures(
 CREATIVE = TaskFigures(
     "creative", requests=4, a=1.1, break_even=1.3, gain=0.9, gain_low=0.85, gain_high=0.95, path="plain"
 )
+THIN = TaskFigures("math", requests=5, gain=1.4)
 CHAT = TaskFigures("chat", requests=1, gain=1.02, gain_low=0.9, gain_high=1.1)
 NASTY = TaskFigures("<script>alert(1)</script>", reason='=HYPERLINK("x")"><img src=x onerror=alert(1)>')
 
@@ -109,7 +110,9 @@ def test_bar_marks_break_even_and_takes_a_side():
     assert render.bar(CHAT) is None
 
 
-@pytest.mark.parametrize(("task", "side"), [(STRUCTURED, "win"), (CREATIVE, "lose"), (CHAT, "level"), (NASTY, "")])
+@pytest.mark.parametrize(
+    ("task", "side"), [(STRUCTURED, "win"), (CREATIVE, "lose"), (CHAT, "level"), (THIN, "level"), (NASTY, "")]
+)
 def test_verdict_needs_the_interval_on_one_side(task, side):
     assert render.verdict(task) == side
 
@@ -147,3 +150,12 @@ def test_switch_log_on_the_page():
     switch = Switched(1_796_000_000.0, "creative", "", "engine/ngram-k4", "engine/plain", "a 1.1 < 1.3")
     page = " ".join(Text(render.to_page(report(CREATIVE, switches=[switch]))).text)
     assert re.search(r"creative\s*:\s+engine/ngram-k4\s+→\s+engine/plain\s+a 1.1 < 1.3", page)
+
+
+def test_a_long_switch_log_is_folded():
+    switches = [Switched(1_796_000_000.0, f"task{n}", "", "", "engine/plain", "x") for n in range(11)]
+    page = Text(render.to_page(report(CREATIVE, switches=switches)))
+    assert page.tags.count("details") == 1
+    assert page.tags.count("li") >= 11
+    assert "3 older changes" in page.text
+    assert "details" not in Text(render.to_page(report(CREATIVE, switches=switches[:8]))).tags
