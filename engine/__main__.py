@@ -12,6 +12,8 @@ import click
 
 from engine.config import ConfigError, EngineConfig, default_threads
 from engine.errors import EngineError
+from engine.models.locate import check_name
+from engine.server.listen import Listen, bind
 
 DEFAULTS = EngineConfig()
 
@@ -42,10 +44,14 @@ def main(host: str, port: int, kv_tokens: int | None, **options: Any) -> None:  
         if kv_tokens is not None and kv_tokens < 1:
             raise ConfigError(f"kv_tokens: expected at least 1, got {kv_tokens}")
         config = EngineConfig(**options)
+        listen = Listen(host, port, os.environ.get("BREAKEVEN_ENGINE_TOKEN") or None)
+        for name in filter(None, (config.model, config.draft_model)):
+            check_name(name)
+        bound = bind(listen)
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads starve the gateway beside them
         os.environ.setdefault("OMP_NUM_THREADS", str(config.num_threads))
         run = importlib.import_module("engine.server.run")  # torch, only now that its environment is set
-        run.serve(config, run.Listen(host, port, os.environ.get("BREAKEVEN_ENGINE_TOKEN") or None), kv_tokens)
+        run.serve(config, listen, bound, kv_tokens)
     except EngineError as error:
         click.echo(f"breakeven engine: {error}", err=True)
         sys.exit(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,11 @@ from engine.config import EngineConfig
 from engine.errors import ModelError
 from engine.models import store
 from engine.models.convert import quiet
-from engine.models.files import check_folder
 from engine.models.loaded import LoadedModel
+from engine.models.locate import locate
 from engine.models.transfer import Progress
 from engine.models.vocabulary import check_same_tokens
 
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 KV_MEMORY = 384 << 20
 """Bytes of KV cache that the default budget allows: with the built-in model the engine stays below 1.5 GiB."""
 
@@ -39,7 +37,7 @@ def load_model(name: str, config: EngineConfig, progress: Progress = store.no_pr
     """Load one model. Raises ModelError naming the file, folder or id at fault."""
     device = pick_device(config.device)
     dtype = pick_dtype(config.dtype, device)
-    source, label = _locate(name, config, dtype, progress)
+    source, label = locate(name, str(dtype).removeprefix("torch."), config.models_dir, progress)
     try:
         model_config = AutoConfig.from_pretrained(source)
         model = AutoModelForCausalLM.from_pretrained(source, config=model_config, dtype=dtype)
@@ -113,24 +111,6 @@ def cpu_has_bfloat16() -> bool:
     except OSError:
         return False
     return "amx_bf16" in listed or "avx512_bf16" in listed
-
-
-def _locate(name: str, config: EngineConfig, dtype: torch.dtype, progress: Progress) -> tuple[str, str]:
-    """Return what transformers should load and the name under which it is served."""
-    if name in store.BUILT_IN:
-        folder = store.prepare(name, config.models_dir, progress) / str(dtype).removeprefix("torch.")
-        store.check(folder)
-        return str(folder), name
-    path = Path(name).expanduser()
-    if path.is_dir():
-        check_folder(path)
-        return str(path), path.resolve().name
-    if path.exists() or name.startswith((".", "/", "~")) or not HUB_ID.fullmatch(name):
-        known = ", ".join(store.BUILT_IN)
-        raise ModelError(
-            f"no model {name!r}: expected {known}, a folder in Hugging Face's layout, or a hub id (owner/name)"
-        )
-    return name, name
 
 
 def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

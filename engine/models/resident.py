@@ -1,4 +1,4 @@
-"""Gives back the memory of weights that were read from a mapped file and are no longer used in that form. Linux only."""
+"""Gives back the memory of weights that were read from a mapped file and are no longer used in that form."""
 
 from __future__ import annotations
 

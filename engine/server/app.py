@@ -12,6 +12,7 @@ from typing import Any
 from litestar import Litestar, Request, Response, get, post
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
+from litestar.params import FromPath
 from litestar.types import ASGIApp
 
 from engine.errors import RequestRejected
@@ -167,7 +168,7 @@ async def models(request: HttpRequest) -> ModelList:
 
 
 @get("/v1/models/{name:path}")
-async def model(request: HttpRequest, name: str) -> ModelCard:
+async def model(request: HttpRequest, name: FromPath[str]) -> ModelCard:
     """Describe the served model."""
     context = _context(request)
     _check_model(name.removeprefix("/"), context)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import importlib.metadata
-import ipaddress
 import logging
 import signal
 import socket
@@ -14,7 +13,7 @@ import sys
 import torch
 import uvicorn
 
-from engine.config import ConfigError, EngineConfig
+from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.errors import EngineError
 from engine.models import LoadedModel
@@ -22,6 +21,7 @@ from engine.models.load import kv_budget, load_models
 from engine.models.resident import release_file_pages
 from engine.models.transfer import Progress
 from engine.server.app import ServerContext, create_app
+from engine.server.listen import Listen
 from engine.server.params import Limits
 from engine.server.service import EngineService
 from engine.tokenizer import ChatTokenizer
@@ -33,20 +33,8 @@ KEEP_ALIVE_S = 75
 """Longer than any client's idle timeout, so that the client is the one to close."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Listen:
-    """Where the engine is reached and by whom."""
-
-    host: str = "127.0.0.1"
-    port: int = 8001
-    token: str | None = None
-    """Required from every client where set; must be set off loopback."""
-
-
-def serve(config: EngineConfig, listen: Listen, kv_tokens: int | None = None) -> None:
+def serve(config: EngineConfig, listen: Listen, bound: socket.socket, kv_tokens: int | None = None) -> None:
     """Serve until SIGTERM or SIGINT. Raises EngineError where the engine cannot start."""
-    check_access(listen)
-    bound = bind(listen)
     torch.set_num_threads(config.num_threads)
     target, draft = load_models(config, _log_progress())
     config = dataclasses.replace(config, kv_tokens=kv_tokens or kv_budget(target, config.max_batch))
@@ -81,39 +69,6 @@ def make_context(
     )
 
 
-def check_access(listen: Listen) -> None:
-    """Refuse to be open to a network without a token. Raises ConfigError."""
-    if listen.token is None and not is_loopback(listen.host):
-        raise ConfigError(
-            f"refusing to listen on {listen.host}: off loopback the engine wants a token; set BREAKEVEN_ENGINE_TOKEN "
-            "here and for the gateway"
-        )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def bind(listen: Listen) -> socket.socket:
-    """Take the port before the model is loaded, so that a conflict shows at once. Raises EngineError."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            listen.host.strip("[]"), listen.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        bound = socket.socket(family, kind, protocol)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-    except OSError as error:
-        raise EngineError(f"cannot listen on {listen.host}:{listen.port}: {error.strerror}") from error
-    return bound
-
-
 class _Server(uvicorn.Server):
     """uvicorn with a ready line and a deadline for what still runs at shutdown."""
 
@@ -129,8 +84,7 @@ class _Server(uvicorn.Server):
             )
         )
         self._context = context
-        self._host = f"[{listen.host.strip('[]')}]" if ":" in listen.host else listen.host
-        self._port = bound.getsockname()[1]
+        self._url = f"http://{listen.url_host}:{bound.getsockname()[1]}"
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -140,7 +94,7 @@ class _Server(uvicorn.Server):
             threads = "1 thread" if context.threads == 1 else f"{context.threads} threads"
             print(
                 f"breakeven engine: {context.model}{draft} ({context.dtype}, {context.device}, {threads}, "
-                f"window {context.limits.max_model_len}) ready on http://{self._host}:{self._port}",
+                f"window {context.limits.max_model_len}) ready on {self._url}",
                 flush=True,
             )
 

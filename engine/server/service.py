@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from engine.errors import EngineDead, EngineError
 from engine.sequence import GenerateRequest, StepOutput
@@ -95,12 +96,16 @@ class EngineService:
             generation.put(error)
 
     def _from_step_thread(self, outputs: list[StepOutput]) -> None:
-        if self._events is not None and not self._events.is_closed():
-            self._events.call_soon_threadsafe(self._dispatch, outputs)
+        self._on_event_loop(lambda: self._dispatch(outputs))
 
     def _on_death(self, error: EngineDead) -> None:
-        if self._events is not None and not self._events.is_closed():
-            self._events.call_soon_threadsafe(self.fail_all, error)
+        self._on_event_loop(lambda: self.fail_all(error))
+
+    def _on_event_loop(self, call: Callable[[], None]) -> None:
+        events = self._events  # once: `stop` may clear it meanwhile
+        if events is not None:
+            with contextlib.suppress(RuntimeError):  # closed: nobody is left to tell
+                events.call_soon_threadsafe(call)
 
     def _dispatch(self, outputs: list[StepOutput]) -> None:
         for output in outputs:
