@@ -1,0 +1,1 @@
+"""Training and evaluation of the text classifier, behind `breakeven classifier` (needs scikit-learn)."""

@@ -1,0 +1,111 @@
+"""Fits the linear model with scikit-learn and turns it into an artefact (called by `cli.classifier`)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cli.training.data import Example
+from cli.training.noise import noisy
+from gateway.classify.features import Features, Featurizer
+from gateway.classify.prompt import read_prompt
+from gateway.classify.signals import structure_of
+from gateway.errors import ArtefactError
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a training run may vary."""
+
+    bits: int = 17
+    strength: float = 6.0
+    """Inverse regularisation of the hashed weights (scikit-learn's C)."""
+    dense_scale: float = 0.35
+    """Scale of the cue and structural inputs against the hashed ones: larger means less regularised."""
+    noise: int = 1
+    """Copies of each prompt with typos, lost accents or changed case."""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A fitted model: (rows, tasks) each."""
+
+    hashed: Array
+    dense: Array
+    bias: Array
+
+
+def features_of(featurizer: Featurizer, bodies: Sequence[dict[str, Any]]) -> list[Features]:
+    """Compute the model's inputs by the code that serves requests."""
+    found = []
+    for body in bodies:
+        prompt = read_prompt(body)
+        found.append(featurizer.compute(prompt, structure_of(prompt)))
+    return found
+
+
+def matrix_of(features: Sequence[Features], options: Options) -> Any:  # noqa: ANN401 (scipy is untyped)
+    """Return the sparse design matrix: hashed rows first, dense inputs last."""
+    from scipy import sparse
+
+    width = 1 << options.bits
+    indptr = np.cumsum([0, *(len(f.rows) for f in features)])
+    data = np.concatenate([f.scales for f in features])
+    hashed = sparse.csr_matrix((data, np.concatenate([f.rows for f in features]), indptr), shape=(len(features), width))
+    hashed.sum_duplicates()
+    dense = sparse.csr_matrix(np.stack([f.dense for f in features]) * options.dense_scale)
+    return sparse.hstack((hashed, dense), format="csr")
+
+
+def noisy_bodies(examples: Sequence[Example], options: Options) -> list[tuple[Example, dict[str, Any]]]:
+    """Return each example's body and its damaged copies."""
+    rng = random.Random(options.seed)  # noqa: S311 (typos, not secrets)
+    pairs = [(example, example.body) for example in examples]
+    for _ in range(options.noise):
+        pairs += [(example, noisy(example.body, rng)) for example in examples]
+    return pairs
+
+
+def fit(matrix: Any, labels: Sequence[int], options: Options, tasks: int, weights: Array | None = None) -> Weights:  # noqa: ANN401
+    """Fit multinomial logistic regression. Raises ArtefactError without scikit-learn or with a task that has no row."""
+    try:
+        from sklearn.linear_model import LogisticRegression
+    except ImportError as error:
+        raise ArtefactError("training needs scikit-learn: pip install 'breakeven[training]'") from error
+    if len(set(labels)) != tasks:
+        raise ArtefactError("every task of the taxonomy needs labelled rows")
+    model = LogisticRegression(C=options.strength, max_iter=300, tol=1e-3)
+    model.fit(matrix, np.asarray(labels), sample_weight=weights)
+    coefficients = model.coef_ if tasks > 2 else np.concatenate((-model.coef_ / 2, model.coef_ / 2))
+    bias = model.intercept_ if tasks > 2 else np.concatenate((-model.intercept_ / 2, model.intercept_ / 2))
+    table = coefficients.T
+    width = 1 << options.bits
+    return Weights(table[:width], table[width:] * options.dense_scale, bias)
+
+
+def logits_of(weights: Weights, features: Sequence[Features]) -> Array:
+    """Return (examples, tasks) scores as the classifier computes them."""
+    return np.stack([f.scales @ weights.hashed[f.rows] + f.dense @ weights.dense + weights.bias for f in features])
+
+
+def softmax(logits: Array, temperature: float) -> Array:
+    """Return probabilities at `temperature`."""
+    scaled = (logits - logits.max(axis=1, keepdims=True)) / temperature
+    exps = np.exp(scaled)
+    result: Array = exps / exps.sum(axis=1, keepdims=True)
+    return result
+
+
+def fit_temperature(logits: Array, labels: Array) -> float:
+    """Return the temperature of least negative log likelihood on held-out rows, by golden search over a fixed grid."""
+    grid = np.geomspace(0.2, 5.0, 161)
+    losses = [-np.log(np.maximum(softmax(logits, t)[np.arange(len(labels)), labels], 1e-12)).mean() for t in grid]
+    return round(float(grid[int(np.argmin(losses))]), 4)

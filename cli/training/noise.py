@@ -1,0 +1,51 @@
+"""Damages prompts as people do: swapped, lost and doubled letters, lost accents (called by `fit`)."""
+
+from __future__ import annotations
+
+import random
+import unicodedata
+from typing import Any
+
+WINDOW = 400
+"""Only this many characters at either end are damaged: the classifier looks at little else."""
+
+
+def _typos(text: str, rng: random.Random, rate: float) -> str:
+    chars = list(text)
+    edges = [i for i in range(len(chars) - 1) if i < WINDOW or i > len(chars) - WINDOW]
+    for i in edges:
+        if chars[i].isalpha() and rng.random() < rate:
+            kind = rng.randrange(4)
+            if kind == 0 and chars[i + 1].isalpha():
+                chars[i], chars[i + 1] = chars[i + 1], chars[i]
+            elif kind == 1:
+                chars[i] = ""
+            elif kind == 2:
+                chars[i] *= 2
+            else:
+                chars[i] = rng.choice("etaoinsrhldcu")
+    return "".join(chars)
+
+
+def _plain(text: str) -> str:
+    return "".join(char for char in unicodedata.normalize("NFD", text) if unicodedata.category(char) != "Mn")
+
+
+def damaged(text: str, rng: random.Random) -> str:
+    """Return `text` with one kind of damage."""
+    kind = rng.randrange(5)
+    if kind <= 2:
+        return _typos(text, rng, (0.02, 0.05, 0.08)[kind])
+    if kind == 3:
+        return text.rstrip(" ?!.。？！") if len(text) < WINDOW else text
+    return _plain(text) if text.isascii() is False and ord(max(text)) < 0x250 else _typos(text, rng, 0.03)
+
+
+def noisy(body: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """Return a copy of `body` whose user messages are damaged."""
+    messages = []
+    for message in body.get("messages", []):
+        content = message.get("content")
+        is_user = message.get("role") == "user" and isinstance(content, str)
+        messages.append({**message, "content": damaged(content, rng)} if is_user else message)
+    return {**body, "messages": messages} if messages else body
