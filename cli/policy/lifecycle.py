@@ -1,4 +1,4 @@
-"""`breakeven policy apply`, `history`, `rollback`: by a running gateway's API, or by the database that gateways watch."""
+"""`breakeven policy apply`, `history`, `rollback`: by a running gateway, or by the database that gateways watch."""
 
 from __future__ import annotations
 
