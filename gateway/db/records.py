@@ -14,6 +14,7 @@ from gateway.db.types import utc
 from gateway.types import RequestRecord
 
 T = TypeVar("T")
+_PLAIN = frozenset((int, float, bool, type(None)))
 _CHUNK = 400
 """Rows per statement: below SQLite's limit of 32,766 parameters."""
 
@@ -73,12 +74,14 @@ _DECISION_NAMES = ("load", "rule", "policy", "state", "reason", "propensity", "i
 def clean(value: T) -> T:
     """Make text storable everywhere: PostgreSQL knows no NUL, and neither database half a surrogate pair."""
     cleaned: Any = value
-    if isinstance(value, str):
-        cleaned = value.replace("\0", "\ufffd")
-        if not value.isascii():
+    kind = type(value)
+    if kind is str:
+        if not cleaned.isascii():
             cleaned = cleaned.encode("utf-8", "replace").decode()
-    elif isinstance(value, dict):
-        cleaned = {clean(name): clean(item) for name, item in value.items()}
-    elif isinstance(value, list):
-        cleaned = [clean(item) for item in value]
+        if "\0" in cleaned:
+            cleaned = cleaned.replace("\0", "\ufffd")
+    elif kind is dict:
+        cleaned = {clean(name): item if type(item) in _PLAIN else clean(item) for name, item in cleaned.items()}
+    elif kind is list:
+        cleaned = [item if type(item) in _PLAIN else clean(item) for item in cleaned]
     return cast("T", cleaned)

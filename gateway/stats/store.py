@@ -7,6 +7,8 @@ add to the same numbers and the sum is exact. Discounting by age happens when th
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import time
 from collections.abc import Sequence
 from importlib import resources
@@ -25,6 +27,8 @@ KEEP_MINUTES = 24 * 60
 KEEP_WRITER_S = 30 * 24 * 3600
 """A spool that is older than this may be counted twice."""
 _INTERNED = 200_000
+_FOREIGN = -1
+_MANY = 3000
 
 
 class StatsStore:
@@ -36,7 +40,9 @@ class StatsStore:
         self._client = connect(url, timeout_s=timeout_s, connections=8)
         self._breaker = Breaker()
         self._add = self._client.register_script(_source("add.lua"))
-        self._fields: dict[bytes, tuple[CellKey, str]] = {}
+        self._fields: dict[bytes, tuple[int, str]] = {}
+        self._cells: list[CellKey] = []
+        self._numbers: dict[str, int] = {}
 
     @property
     def available(self) -> bool:
@@ -81,7 +87,9 @@ class StatsStore:
                 for minute in minutes:
                     pipe.hgetall(f"{PREFIX}{minute}")
                 replies = await pipe.execute()
-        return [item for minute, reply in zip(minutes, replies, strict=True) for item in self._items(minute, reply)]
+        if sum(map(len, replies)) > _MANY:  # tens of milliseconds, in which requests must go on
+            return await asyncio.to_thread(self._all_items, minutes, replies)
+        return self._all_items(minutes, replies)
 
     async def ping(self) -> None:
         """Ask for a sign of life. Raises StoreUnavailable."""
@@ -92,24 +100,38 @@ class StatsStore:
         """Close all connections."""
         await self._client.aclose()
 
+    def _all_items(self, minutes: Sequence[int], replies: list[dict[bytes, bytes]]) -> list[Item]:
+        return [item for minute, reply in zip(minutes, replies, strict=True) for item in self._items(minute, reply)]
+
     def _items(self, minute: int, reply: dict[bytes, bytes]) -> list[Item]:
         """Group one minute's fields by cell; foreign fields are ignored."""
         if len(self._fields) > _INTERNED:
             self._fields.clear()
-        cells: dict[CellKey, dict[str, int]] = {}
+            self._cells.clear()
+            self._numbers.clear()
+        cells: dict[int, dict[str, int]] = {}
         for field, value in reply.items():
-            known = self._fields.get(field)
-            if known is None:
-                known = _parse(field)
-                if known is None:
-                    continue
-                self._fields[field] = known
-            key, counter = known
-            counters = cells.get(key)
+            number, counter = self._fields.get(field) or self._learn(field)
+            counters = cells.get(number)
             if counters is None:
-                cells[key] = counters = {}
+                cells[number] = counters = {}
             counters[counter] = int(value)
-        return [(minute, key, counters) for key, counters in cells.items()]
+        cells.pop(_FOREIGN, None)
+        return [(minute, self._cells[number], counters) for number, counters in cells.items()]
+
+    def _learn(self, field: bytes) -> tuple[int, str]:
+        """Remember which cell and counter a field belongs to: the same fields are read again and again."""
+        cell, mark, counter = field.decode("utf-8", "replace").rpartition("#")
+        try:
+            number = self._numbers.get(cell) if mark else _FOREIGN
+            if number is None:
+                self._cells.append(CellKey.decode(cell))
+                self._numbers[cell] = number = len(self._cells) - 1
+        except ValueError:
+            number = _FOREIGN
+        known = (number, sys.intern(counter))
+        self._fields[field] = known
+        return known
 
 
 def _source(name: str) -> str:
@@ -127,11 +149,3 @@ def _merged(items: Sequence[Item]) -> dict[int, dict[str, int]]:
                 field = f"{cell}#{counter}"
                 fields[field] = fields.get(field, 0) + increment
     return minutes
-
-
-def _parse(field: bytes) -> tuple[CellKey, str] | None:
-    cell, mark, counter = field.decode("utf-8", "replace").rpartition("#")
-    try:
-        return (CellKey.decode(cell), counter) if mark else None
-    except ValueError:
-        return None
