@@ -116,7 +116,7 @@ def locate(project: str, filename: str, settings: PipSettings) -> tuple[list[str
         page = f"{index.rstrip('/')}/{quote(project)}/"
         try:
             urls += [link for link in _links(page, settings) if unquote(urlsplit(link).path).endswith(f"/{filename}")]
-        except (OSError, HTTPException, ValueError) as error:
+        except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
             failures.append(f"{_without_credentials(page)}: {getattr(error, 'reason', error)}")
     return list(dict.fromkeys(urls)), failures
 
