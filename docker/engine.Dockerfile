@@ -15,5 +15,5 @@ RUN pip install --no-cache-dir -c constraints.txt -e '.[engine]' && mkdir -p /mo
 USER breakeven
 ENV BREAKEVEN_MODELS_DIR=/models OMP_WAIT_POLICY=passive PYTHONUNBUFFERED=1
 VOLUME /models
-EXPOSE 8001
-CMD ["breakeven", "engine", "--host", "0.0.0.0", "--port", "8001"]
+EXPOSE 8100
+CMD ["breakeven", "engine", "--host", "0.0.0.0", "--port", "8100"]
