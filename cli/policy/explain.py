@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.policy.files import default_policy, read_policy
+from cli.policy.lifecycle import Versions
 from cli.policy.remote import Remote, remote_options
+from cli.storage import storage_options
 
 if TYPE_CHECKING:
     from gateway.classify import Classifier
@@ -37,6 +39,7 @@ ASSUMED = (
 @click.option("--share", type=click.FloatRange(0, 100, max_open=True), help="The conversation's place, in percent.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @remote_options
+@storage_options
 def explain(  # noqa: PLR0917  # click passes by name
     body: Any,  # noqa: ANN401  # click's file
     path: Path | None,
@@ -45,12 +48,15 @@ def explain(  # noqa: PLR0917  # click passes by name
     as_json: bool,
     url: str | None,
     api_key: str | None,
+    data_dir: Path | None,
+    database_url: str | None,
     **around: Any,  # noqa: ANN401  # options read by _circumstances
 ) -> None:
     """Explain what happens to the request in REQUEST.json (- for standard input).
 
     Without --url nothing is asked: backends are taken as the policy names them and, unless --snapshot is given, nothing
-    is known of them (state no_data). With --url a running gateway answers, for its own policy or for --policy.
+    is known of them (state no_data). With --url a running gateway answers, for its own policy or for --policy. With
+    --data-dir and no --policy it is the policy in force in that database.
     """
     import msgspec
 
@@ -61,11 +67,30 @@ def explain(  # noqa: PLR0917  # click passes by name
             raise click.UsageError("--snapshot and --url exclude each other")
         found = _remote(Remote(url, api_key), raw, circumstances, path, save_snapshot)
     else:
-        found = explain_locally(read_policy(path or default_policy()), raw, circumstances, snapshot)
+        chosen = None if path is not None else _in_force(data_dir, database_url)
+        found = explain_locally(chosen or read_policy(path or default_policy()), raw, circumstances, snapshot)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
     else:
         click.echo(to_text(found))
+
+
+def _in_force(data_dir: Path | None, database_url: str | None) -> Policy | None:
+    """Return the policy in force in a database, where one was named and has any. Raises ClickException."""
+    from gateway.errors import PolicyError
+    from gateway.policy import parse_policy
+
+    if data_dir is None and database_url is None:
+        return None
+    versions = Versions(None, None, data_dir, database_url)
+    hash = versions.in_force()
+    if hash is None:
+        return None
+    _, name, text = versions.version(hash)
+    try:
+        return parse_policy(text, name)
+    except PolicyError as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _circumstances(  # noqa: PLR0917  # given by name

@@ -28,7 +28,8 @@ class Versions:
         if url is not None and (data_dir is not None or database_url is not None):
             raise click.UsageError("--url excludes --data-dir and --database-url")
         self._remote = Remote(url, api_key) if url is not None else None
-        self._where = (data_dir, database_url)
+        outer = click.get_current_context().find_object(tuple) or (None, None)
+        self._where = (data_dir or outer[0], database_url or outer[1])
 
     def in_force(self) -> str | None:
         """Return the hash of the policy in force; None where none was ever recorded."""

@@ -30,8 +30,8 @@ from gateway.policy.kinds import (
     share,
     whole,
 )
-from gateway.policy.language import ARM_PATTERN, TASK, matching
 from gateway.policy.plain import to_plain
+from gateway.policy.values import ARM_PATTERN, TASK, matching
 
 
 class Expected(msgspec.Struct, frozen=True):
