@@ -46,6 +46,7 @@ def gateway(  # noqa: PLR0917  # click passes by name
 
 def run(settings: Settings, log_level: str) -> None:
     """Listen and serve until a signal. Raises ClickException where the port is in use."""
+    import asyncio
     import logging
 
     import uvicorn
@@ -53,6 +54,7 @@ def run(settings: Settings, log_level: str) -> None:
     from gateway.app import create_app
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    asyncio.run(check_keys(settings))
     listening = listen(settings.server.host, settings.server.port)
     app = create_app(settings)
     host, port = listening.getsockname()[:2]
@@ -71,6 +73,31 @@ def run(settings: Settings, log_level: str) -> None:
     server.run(sockets=[listening])
     if not server.started:
         raise SystemExit(3)
+
+
+async def check_keys(settings: Settings) -> None:
+    """Refuse to listen where others can reach it before a key exists. A database that is away is not asked again here.
+
+    Raises:
+        SettingsError: no key exists.
+    """
+    from gateway.access import is_loopback, require_keys
+    from gateway.db import Database
+    from gateway.errors import StoreUnavailable
+
+    if is_loopback(settings.server.host):
+        return
+    settings.server.data_dir.mkdir(parents=True, exist_ok=True)
+    database = Database(settings.database_url)
+    try:
+        await database.migrate()
+        keys = await database.list_keys()
+    except StoreUnavailable as error:
+        click.echo(f"warning: API keys cannot be read yet: {error}", err=True)
+        return
+    finally:
+        await database.aclose()
+    require_keys(settings.server.host, keys)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -10,7 +10,7 @@ import contextlib
 import ipaddress
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -81,11 +81,8 @@ class Access:
             SettingsError: the address is not loopback and no key exists.
         """
         await self.refresh()
-        if not self._loopback and not self._keys and not self.error:
-            raise SettingsError(
-                f"refusing to listen on {self._host} without API keys: create one with `breakeven keys create`, "
-                "or listen on 127.0.0.1"
-            )
+        if not self.error:
+            require_keys(self._host, self._keys)
         if self._load is not None:
             self._task = asyncio.create_task(self._refreshing(), name="access keys")
 
@@ -235,6 +232,15 @@ def duration(seconds: float) -> str:
         return f"{round(seconds * 1000)}ms" if seconds > 0 else "0s"
     minutes, rest = divmod(seconds, 60)
     return f"{int(minutes)}m{rest:.0f}s" if minutes else f"{rest:.3g}s"
+
+
+def require_keys(host: str, keys: Collection[object]) -> None:
+    """Refuse an address that others can reach while no key exists. Raises SettingsError."""
+    if not keys and not is_loopback(host):
+        raise SettingsError(
+            f"refusing to listen on {host} without API keys: create one with `breakeven keys create`, "
+            "or listen on 127.0.0.1"
+        )
 
 
 def is_loopback(host: str) -> bool:

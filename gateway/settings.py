@@ -58,7 +58,8 @@ def _optional_whole(low: int, high: int) -> Callable[[str], int | None]:
 
 def _url(*schemes: str) -> Callable[[str], str]:
     def parse(value: str) -> str:
-        if value and not value.startswith(tuple(f"{scheme}:" for scheme in schemes)):
+        scheme, colon, _ = value.partition(":")
+        if value and not (colon and scheme.partition("+")[0] in schemes):
             raise ValueError
         return value.rstrip("/") if value.startswith("http") else value
 

@@ -55,11 +55,13 @@ class Stores:
         self.fault = ""
         """Why the database's schema is not up to date; empty once it is."""
         self._migrating: asyncio.Task[None] | None = None
+        self._tried = asyncio.Event()
 
     async def start(self) -> None:
         """Bring the schema up to date, waiting a few seconds at most, and begin to record."""
         self._migrating = asyncio.create_task(self._migrate(), name="migrate")
-        await asyncio.wait([self._migrating], timeout=_PATIENCE_S)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._tried.wait(), _PATIENCE_S)
         await self.recorder.start()
 
     async def _migrate(self) -> None:
@@ -71,9 +73,11 @@ class Stores:
                 if not self.fault:
                     log.warning("the database cannot be used yet, records are kept on disk: %s", error)
                 self.fault = str(error)
+                self._tried.set()
                 await asyncio.sleep(_AGAIN_S)
             else:
                 self.fault = ""
+                self._tried.set()
                 return
 
     def state(self) -> dict[str, Any]:

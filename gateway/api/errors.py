@@ -10,6 +10,7 @@ import msgspec
 from litestar import MediaType, Request, Response
 from litestar.exceptions import HTTPException
 
+from gateway.api.incoming import request_id_of
 from gateway.errors import (
     ApiError,
     BackendUnreachable,
@@ -151,6 +152,6 @@ def _error_object(body: bytes) -> dict[str, Any]:
 
 def framework_handler(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """Litestar's exception handler for everything that no endpoint of ours has caught."""
-    del request
     answer = answer_to(error)
-    return Response(answer.body, status_code=answer.status, headers=answer.headers, media_type=MediaType.JSON)
+    headers = {**answer.headers, "x-request-id": request_id_of(request.headers.get("x-request-id"))}
+    return Response(answer.body, status_code=answer.status, headers=headers, media_type=MediaType.JSON)

@@ -7,7 +7,7 @@ import os
 import re
 from collections import OrderedDict
 
-from litestar.types import Receive
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import InvalidRequest
 
@@ -19,6 +19,11 @@ class ClientGone(Exception):  # noqa: N818  # not an error: nobody is left to be
     """The client left before its request was complete."""
 
 
+def request_id_of(given: str | None) -> str:
+    """Return the client's request id if it is sane, else a fresh one."""
+    return given if given is not None and _SANE.fullmatch(given) else "req_" + os.urandom(12).hex()
+
+
 class RequestIds:
     """Honours the client's `x-request-id`; makes the record's id unique where the same one is sent again."""
 
@@ -27,8 +32,8 @@ class RequestIds:
 
     def take(self, given: str | None) -> tuple[str, str]:
         """Return the id to answer with and the id to record under."""
-        if given is None or not _SANE.fullmatch(given):
-            made = "req_" + os.urandom(12).hex()
+        made = request_id_of(given)
+        if given is None or made != given:
             return made, made
         if given in self._seen:
             return given, f"{given}~{os.urandom(4).hex()}"
@@ -55,6 +60,23 @@ async def read_body(receive: Receive, limit: int) -> bytes:
         if not message["more_body"]:
             return bytes(part) if not parts else b"".join((*parts, part))
         parts.append(part)
+
+
+def with_request_id(app: ASGIApp) -> ASGIApp:
+    """Middleware of all routes but the generating ones, which answer with the id themselves."""
+
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        given = dict(scope["headers"]).get(b"x-request-id")
+        made = request_id_of(given.decode("latin-1") if given else None).encode()
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-request-id", made)]
+            await send(message)
+
+        await app(scope, receive, sending)
+
+    return wrapped
 
 
 class ClientWatch:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
-from litestar import Litestar, asgi
+from litestar import Litestar, Router, asgi
 from litestar.di import Provide
 from litestar.types import HTTPScope, Receive, Send
 
@@ -17,7 +17,7 @@ from gateway.api.chat import GenerateEndpoint
 from gateway.api.classify import ClassifyController
 from gateway.api.errors import framework_handler
 from gateway.api.health import Health, HealthController
-from gateway.api.incoming import RequestIds
+from gateway.api.incoming import RequestIds, with_request_id
 from gateway.api.models import ModelsController
 from gateway.api.ops import OpsController
 from gateway.api.policy import PolicyController
@@ -74,16 +74,9 @@ def make_litestar(wiring: Wiring) -> Litestar:
         async with wiring.running():
             yield
 
+    controllers = [ModelsController, HealthController, ClassifyController, OpsController, PolicyController]
     return Litestar(
-        [
-            chat_route,
-            completions_route,
-            ModelsController,
-            HealthController,
-            ClassifyController,
-            OpsController,
-            PolicyController,
-        ],
+        [chat_route, completions_route, Router("/", route_handlers=controllers, middleware=[with_request_id])],
         dependencies={
             "access": given(access),
             "service": given(service),
