@@ -33,6 +33,8 @@ HISTORY_S = 24 * 3600
 _HISTORY_EVERY_S = 30.0
 _MAINTAIN_EVERY_S = 900.0
 _REBUILD_AFTER_S = 5.0
+_SHARE = 10
+"""A job that takes long runs a tenth of the time at most, as long as that is once a second."""
 
 
 class StoreState(msgspec.Struct):
@@ -56,7 +58,7 @@ class Refresher:
         database: Database | None = None,
         policy: Callable[[], str] = str,
         tuning: Tuning | None = None,
-        interval_s: float = 0.5,
+        interval_s: float = 0.75,
         keep_requests_days: float = 30.0,
     ) -> None:
         self.snapshot: Snapshot = empty_snapshot(time.time(), stale=store is not None)
@@ -67,7 +69,7 @@ class Refresher:
         self._tuning = tuning or Tuning()
         self._interval_s = interval_s
         self._keep_requests_days = keep_requests_days
-        self._window = Window(int(8 * self._tuning.half_life // 60))
+        self._window = Window(int(6 * self._tuning.half_life // 60))
         self._switches = SwitchWatch(policy)
         self._history: list[LatencyCell] = []
         self._hours: dict[int, list[LatencyCell]] = {}
@@ -209,6 +211,7 @@ class Refresher:
         while True:
             if wait_first:
                 await asyncio.sleep(seconds)
+            began = time.monotonic()
             try:
                 await job()  # type: ignore[misc]  # every job is a coroutine function
                 last = ""
@@ -217,4 +220,5 @@ class Refresher:
                     log.warning("%s: %s", what, error, exc_info=not isinstance(error, BreakevenError))
                 last = str(error)
             if not wait_first:
-                await asyncio.sleep(seconds)
+                took = time.monotonic() - began
+                await asyncio.sleep(max(seconds, min(1.0, _SHARE * took) - took))

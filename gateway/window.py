@@ -1,8 +1,8 @@
 """The window of statistics that the decision looks back on, kept in memory and read piecemeal. Called by `refresh.py`.
 
 The present and the last minute are read every time; older minutes hardly change (only when a spool is replayed), so one
-of them is read again each time, in turn. Minutes older than a while are summed in blocks: their weight is small, and
-fewer buckets make a cheaper snapshot.
+of them is read again each time, in turn. All but the newest two are summed in blocks: ten minutes long within the last
+hour, half an hour before. Fewer buckets make a cheaper snapshot, and a block's discount is that of its middle.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from gateway.routing import Bucket
 from gateway.stats import Statistics
 from gateway.types import CellKey
 
-_EXACT_MINUTES = 10
-_BLOCK = 10
+_SHORT, _LONG = 10, 30
+"""Lengths of blocks, minutes."""
+_LONG_AFTER = 60
 Cells = dict[CellKey, dict[str, int]]
 
 
@@ -27,7 +28,7 @@ class Window:
     def __init__(self, minutes: int) -> None:
         self._length = minutes
         self._minutes: dict[int, Cells] = {}
-        self._blocks: dict[int, list[Bucket]] = {}
+        self._blocks: dict[tuple[int, int], list[Bucket]] = {}
         self._turn = 0
         self._first = True
 
@@ -44,21 +45,30 @@ class Window:
         changed |= self._take(old, old, await store.read(old, old))
         for minute in [minute for minute in self._minutes if minute < now - self._length]:
             del self._minutes[minute]
-            self._blocks.pop(minute // _BLOCK, None)
         return changed
 
     def buckets(self) -> list[Bucket]:
-        """Return the window: minutes as they are while recent, then blocks dated at their middle."""
+        """Return the window, oldest first: blocks dated at their middle, then the newest two minutes as they are."""
         now = int(time.time() // 60)
-        edge = (now - _EXACT_MINUTES) // _BLOCK * _BLOCK
-        exact = (
+        ranges = self._ranges(now)
+        self._blocks = {span: found for span, found in self._blocks.items() if span in ranges}
+        newest = (
             Bucket(minute, key, counters)
-            for minute, cells in self._minutes.items()
-            if minute >= edge
-            for key, counters in cells.items()
+            for minute in range(now - 1, now + 2)
+            for key, counters in self._minutes.get(minute, {}).items()
         )
-        blocks = {minute // _BLOCK for minute in self._minutes if minute < edge}
-        return list(chain(exact, *(self._block(block) for block in sorted(blocks))))
+        return [*chain.from_iterable(self._block(first, last) for first, last in ranges), *newest]
+
+    def _ranges(self, now: int) -> list[tuple[int, int]]:
+        """Return the blocks, each from its first to its last minute; all but the last have ends that stay."""
+        ranges = []
+        first = (now - self._length) // _LONG * _LONG
+        while first < now - 1:
+            length = _LONG if first + _LONG <= now - _LONG_AFTER else _SHORT
+            last = min(first + length, now - 1) - 1
+            ranges.append((first, last))
+            first = last + 1
+        return ranges
 
     def _take(self, first: int, last: int, items: Iterable[tuple[int, CellKey, dict[str, int]]]) -> bool:
         """Replace minutes `first` … `last`; return whether they differ from before."""
@@ -70,24 +80,24 @@ class Window:
             cells = fresh.get(minute)
             if cells != self._minutes.get(minute):
                 changed = True
-                self._blocks.pop(minute // _BLOCK, None)
+                self._blocks = {span: b for span, b in self._blocks.items() if not span[0] <= minute <= span[1]}
                 if cells is None:
                     del self._minutes[minute]
                 else:
                     self._minutes[minute] = cells
         return changed
 
-    def _block(self, block: int) -> list[Bucket]:
-        found = self._blocks.get(block)
+    def _block(self, first: int, last: int) -> list[Bucket]:
+        found = self._blocks.get((first, last))
         if found is None:
             sums: Cells = {}
-            for minute in range(block * _BLOCK, (block + 1) * _BLOCK):
+            for minute in range(first, last + 1):
                 for key, counters in self._minutes.get(minute, {}).items():
                     into = sums.setdefault(key, {})
                     for name, value in counters.items():
                         into[name] = into.get(name, 0) + value
-            middle = block * _BLOCK + _BLOCK // 2
-            found = self._blocks[block] = [Bucket(middle, key, counters) for key, counters in sums.items()]
+            middle = (first + last + 1) // 2
+            found = self._blocks[first, last] = [Bucket(middle, key, counters) for key, counters in sums.items()]
         return found
 
 

@@ -166,7 +166,22 @@ async def test_the_window_reads_everything_once_then_what_may_be_new():
     for _ in range(240):
         await window.read(store)
     assert sum(bucket.counters["n"] for bucket in window.buckets()) == 31
-    assert all(abs(bucket.minute - (now - 97)) <= 10 for bucket in window.buckets() if bucket.minute < now - 20)
+    assert all(abs(bucket.minute - (now - 97)) <= 30 for bucket in window.buckets() if bucket.minute < now - 20)
+
+
+async def test_every_minute_of_the_window_is_in_exactly_one_bucket():
+    store, now = MemoryStats(), int(time.time() // 60)
+    key = make_key()
+    await store.add([(now - age, key, {"n": 1 << age}) for age in range(200)])
+    window = Window(190)
+    await window.read(store)
+    buckets = window.buckets()
+    assert sum(bucket.counters["n"] for bucket in buckets) == (1 << 191) - 1
+    assert len(buckets) < 20
+    for bucket in buckets:
+        ages = [age for age in range(191) if bucket.counters["n"] >> age & 1]
+        assert all(abs(bucket.minute - (now - age)) <= 16 for age in ages)
+        assert all(abs(bucket.minute - (now - age)) <= 6 for age in ages if age < 30)
 
 
 def make_key():
