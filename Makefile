@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 export BREAKEVEN_DATA_DIR ?= .breakeven
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model browser run demo test test-fast verify bench lint format types layers check
+.PHONY: help setup model browser run demo test test-fast verify bench docs lint format types layers check
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,7 +20,7 @@ setup: $(STAMP) model ## Create .venv with everything and fetch the model
 model: $(STAMP)
 	$(BIN)/breakeven models fetch
 
-browser: $(STAMP)
+browser: $(STAMP) ## Find or install a Chromium for the browser tests
 	$(BIN)/python -m tests.browser
 
 run: setup ## Serve on http://127.0.0.1:8000 with embedded Redis, SQLite and model
@@ -40,6 +40,10 @@ verify: setup browser ## The long matrices, fuzz and big data; results go to ben
 
 bench: setup ## Measure; tables and JSON go to benchmarks/results/
 	$(BIN)/python -m benchmarks
+
+docs: $(STAMP) browser ## Renew the module list and, from the gateway that runs, the pictures
+	$(BIN)/python -m tests.repo.modules --write
+	$(BIN)/python -m tests.e2e.pictures
 
 lint: $(STAMP) ## ruff: rules and format
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -1,0 +1,130 @@
+"""Runs benchmarks and keeps their results: `python -m benchmarks [NAME…]` (called by `make bench`).
+
+A benchmark is a module of this folder that prints one JSON object as its last line when run as
+`python -m benchmarks.NAME --json`. Each runs in a process of its own; what it printed is written to
+`benchmarks/results/NAME.json` with the machine, the commit and the load at the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+PACKAGES = ("torch", "transformers", "numpy", "litestar", "uvicorn", "aiohttp", "msgspec", "sqlalchemy", "redis")
+
+
+def available() -> dict[str, str]:
+    """Return the benchmarks that are here, with the first line of what they say of themselves."""
+    found = {}
+    for path in sorted(HERE.glob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        if not path.stem.startswith("_") and '"--json"' in source and '__name__ == "__main__"' in source:
+            found[path.stem] = source.partition('"""')[2].partition("\n")[0].removesuffix('"""')
+    return found
+
+
+def environment() -> dict[str, Any]:
+    """Return what the figures depend on besides the code."""
+    cpu = next(
+        (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), ""
+    )
+    memory = next((line.split()[1] for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), "0")
+    return {
+        "cpu": cpu or platform.processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(int(memory) / 2**20, 1),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+    }
+
+
+def commit() -> str:
+    """Return the commit that is checked out, with a plus where tracked code differs from it."""
+    try:
+        head = _git("rev-parse", "--short=12", "HEAD")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head + ("+" if changed else "")
+
+
+def run(name: str) -> bool:
+    """Run one benchmark, write its results, and say whether it succeeded."""
+    print(f"== {name}", flush=True)
+    before, began = os.getloadavg(), time.time()
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--json"]
+    done = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.PIPE, text=True, check=False)
+    lines = done.stdout.strip().splitlines()
+    try:
+        figures = json.loads(lines[-1]) if lines else None
+    except ValueError:
+        figures = None
+    if done.returncode or not isinstance(figures, dict):
+        print(f"   failed with {done.returncode}; no results written", file=sys.stderr, flush=True)
+        return False
+    kept = {
+        "name": name,
+        "commit": commit(),
+        "at": datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds"),
+        "seconds": round(time.time() - began, 1),
+        "load_average": {"before": round(before[0], 2), "after": round(os.getloadavg()[0], 2)},
+        "environment": environment(),
+        "figures": figures,
+    }
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    for figure, value in figures.items():
+        print(f"   {figure:40} {value if not isinstance(value, dict | list) else json.dumps(value)[:100]}")
+    return True
+
+
+def main() -> int:
+    """Run those named, or all."""
+    known = available()
+    listed = "\n".join(f"  {name:24} {what}" for name, what in known.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", epilog=f"benchmarks:\n{listed}", formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which ones (default: all)")
+    names = parser.parse_args().names or list(known)
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"no benchmark {', '.join(unknown)}; expected one of {', '.join(known)}")
+    failed = [name for name in names if not run(name)]
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=HERE.parent, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
