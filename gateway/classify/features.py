@@ -10,22 +10,23 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.classify.prompt import Prompt
-from gateway.classify.signals import SCRIPTS, Structure
+from gateway.classify.signals import NUMBERS, Structure, numbers_of
 from gateway.classify.tokens import CharTables, Hashes, Tokenizer, Tokens, mix
 
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
 
-HEAD: Final = 900
-TAIL: Final = 500
+HEAD: Final = 700
+TAIL: Final = 400
 SYSTEM: Final = 300
 BEFORE: Final = 160
 LIMIT: Final = HEAD + TAIL + SYSTEM + 2 * BEFORE + 8
 EDGE_TOKENS: Final = 24
 """Tokens at either end of the last user turn that are taken for its instruction."""
-GRAM_CHARS: Final = 160
+GRAM_CHARS: Final = 120
 ORDER: Final = 4
-_TRIGRAM: Final = np.uint64(0x8CB92BA72F3D8DD7)
+DENSE_SCRIPTS: Final = ("han", "kana")
+"""Scripts in which every character is a token: half as many characters say as much and cost as much."""
 CUES: Final = (
     "translate",
     "language",
@@ -48,27 +49,13 @@ CUES: Final = (
     "rewrite",
 )
 """Cue classes, in the lexicon's order; a matched token carries its index plus one."""
-STRUCTURAL: Final = (
-    "chars",
-    "lines",
-    "paragraphs",
-    "fences",
-    "code_marks",
-    "math_marks",
-    "digits",
-    "symbols",
-    "braces",
-    "asks",
-    "copyable",
-    "long",
-    "system",
-    "turns",
-    "result",
-    "images",
-    "prediction",
-    *(f"script_{name}" for name, *_ in SCRIPTS),
-)
-DENSE: Final = 3 * len(CUES) + len(STRUCTURAL)
+DENSE: Final = 3 * len(CUES) + NUMBERS
+_SIZE: Final = len(CUES) + 1
+_TRIGRAM: Final = np.uint64(0x8CB92BA72F3D8DD7)
+_HEAD: Final = np.uint64(0x1F123BB5 << 32)
+_TAIL: Final = np.uint64(0x7FEB352D << 32)
+_SYSTEM: Final = np.uint64(0x846CA68B << 32)
+_BEFORE: Final = np.uint64(0x2C1B3C6D << 32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +66,13 @@ class CueTable:
     key: Hashes
     cue: npt.NDArray[np.uint8]
 
-    def match(self, hashes: Hashes) -> npt.NDArray[np.uint8]:
-        """Return the cue class (index plus one) of each hash, 0 where it is no cue."""
+    def match(self, hashes: Hashes) -> tuple[Rows, npt.NDArray[np.uint8]]:
+        """Return the places where `hashes` holds a cue, and the cue's class plus one at each."""
         found = self.slot[hashes >> np.uint64(64 - 16)]
-        matched: npt.NDArray[np.uint8] = self.cue[found] * (self.key[found] == hashes)
-        return matched
+        places = np.flatnonzero(found)
+        found = found[places]
+        real = self.key[found] == hashes[places]
+        return places[real], self.cue[found[real]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,68 +99,50 @@ class Featurizer:
 
     def compute(self, prompt: Prompt, shape: Structure) -> Features:
         """Return the inputs for one prompt: both ends of the last turn, the system prompt's start, the turns before."""
-        user = prompt.user if len(prompt.user) <= HEAD + TAIL else f"{prompt.user[:HEAD]}\n{prompt.user[-TAIL:]}"
-        system = prompt.system[:SYSTEM]
-        text = f"{user}\n{system}\n{prompt.before[:BEFORE]}\n{prompt.reply[:BEFORE]}"
-        tokens = self._tokenizer.hash(text)
-        limits = (len(user), len(user) + 1 + len(system))
-        stop, system_stop = (int(i) for i in np.searchsorted(tokens.start, limits))
-        cues = self._cue_counts(tokens, stop)
-        return Features(
-            *self._hashed(tokens, len(user), stop, system_stop), np.concatenate((cues, _structural(prompt, shape)))
-        )
+        divisor = 2 if shape.script in DENSE_SCRIPTS else 1
+        head, tail = HEAD // divisor, TAIL // divisor
+        user = prompt.user if len(prompt.user) <= head + tail else f"{prompt.user[:head]}\n{prompt.user[-tail:]}"
+        system = prompt.system[: SYSTEM // divisor]
+        tokens = self._tokenizer.hash(f"{user}\n{system}\n{prompt.before[:BEFORE]}\n{prompt.reply[:BEFORE]}")
+        stop, system_stop = np.searchsorted(tokens.start, (len(user), len(user) + 1 + len(system))).tolist()
+        rows, scales = self._hashed(tokens, len(user), stop, system_stop)
+        dense = np.concatenate((self._cue_counts(tokens, stop), numbers_of(prompt, shape)), dtype=np.float32)
+        return Features(rows, scales, dense)
 
     def _hashed(self, tokens: Tokens, chars: int, stop: int, system_stop: int) -> tuple[Rows, Floats]:
         one, two = tokens.unigrams, tokens.bigrams
+        last = max(stop - 1, 0)
         head = min(EDGE_TOKENS, stop)
         tail = max(stop - EDGE_TOKENS, 0)
-        blocks = (
+        blocks = [
             one[:stop],
-            two[: max(stop - 1, 0)],
-            one[:head] ^ np.uint64(0x1F123BB5 << 32),
-            two[: max(head - 1, 0)] ^ np.uint64(0x1F123BB5 << 32),
-            one[tail:stop] ^ np.uint64(0x7FEB352D << 32),
-            two[tail : max(stop - 1, tail)] ^ np.uint64(0x7FEB352D << 32),
+            two[:last],
+            one[:head] ^ _HEAD,
+            two[: max(head - 1, 0)] ^ _HEAD,
+            one[tail:stop] ^ _TAIL,
+            two[tail : max(last, tail)] ^ _TAIL,
             self._tokenizer.char_grams(tokens, 0, min(GRAM_CHARS, chars), ORDER),
-            one[stop:system_stop] ^ np.uint64(0x846CA68B << 32),
-            two[stop : max(system_stop - 1, stop)] ^ np.uint64(0x846CA68B << 32),
-            one[system_stop:] ^ np.uint64(0x2C1B3C6D << 32),
-        )
+        ]
+        if system_stop > stop:
+            blocks += [one[stop:system_stop] ^ _SYSTEM, two[stop : max(system_stop - 1, stop)] ^ _SYSTEM]
+        if len(one) > system_stop:
+            blocks.append(one[system_stop:] ^ _BEFORE)
         sizes = [len(block) for block in blocks]
         scales = np.repeat(np.array([1.0 / math.sqrt(max(size, 1)) for size in sizes], dtype=np.float32), sizes)
-        rows = (np.concatenate(blocks) >> self._shift).astype(np.int64)
+        rows = (np.concatenate(blocks) >> self._shift).view(np.int64)
         return rows, scales
 
     def _cue_counts(self, tokens: Tokens, stop: int) -> Floats:
-        size = len(CUES) + 1
-        counts = np.zeros((3, size), dtype=np.float32)
-        for length, hashes in enumerate((tokens.unigrams, tokens.bigrams, trigrams(tokens))):
-            cues = self._cues.match(hashes[: max(stop - length, 0)])
-            for row, part in enumerate((cues[:EDGE_TOKENS], cues[-EDGE_TOKENS:], cues)):
-                counts[row] += np.bincount(part, minlength=size)
-        np.log1p(counts, out=counts)
-        return counts[:, 1:].ravel()
-
-
-def _structural(prompt: Prompt, shape: Structure) -> Floats:
-    values = (
-        math.log1p(shape.chars) / 4,
-        math.log1p(shape.lines) / 2,
-        math.log1p(shape.paragraphs) / 2,
-        min(shape.fences, 4) / 2,
-        math.log1p(shape.code_marks),
-        math.log1p(shape.math_marks),
-        4 * shape.digits,
-        4 * shape.symbols,
-        float(shape.braces),
-        float(shape.asks),
-        shape.copyable,
-        float(shape.chars > 1200),
-        float(bool(prompt.system)),
-        float(prompt.turns > 1),
-        float(bool(prompt.result)),
-        float(prompt.images),
-        float(bool(prompt.prediction)),
-        *(float(shape.script == name) for name, *_ in SCRIPTS),
-    )
-    return np.array(values, dtype=np.float32)
+        one, two, three = (
+            tokens.unigrams[:stop],
+            tokens.bigrams[: max(stop - 1, 0)],
+            trigrams(tokens)[: max(stop - 2, 0)],
+        )
+        places, cues = self._cues.match(np.concatenate((one, two, three)))
+        first, second = len(one), len(one) + len(two)
+        places = np.where(places < first, places, np.where(places < second, places - first, places - second))
+        counts = np.empty((3, _SIZE), dtype=np.float32)
+        counts[0] = np.bincount(cues[places < EDGE_TOKENS], minlength=_SIZE)
+        counts[1] = np.bincount(cues[places >= stop - EDGE_TOKENS], minlength=_SIZE)
+        counts[2] = np.bincount(cues, minlength=_SIZE)
+        return np.log1p(counts[:, 1:]).ravel()

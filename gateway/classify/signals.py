@@ -1,18 +1,21 @@
-"""Structural facts of a prompt, read with plain string searches (no regular expression ever sees the whole text).
+"""Structural facts of a prompt, read with plain string searches (no regular expression ever sees the text).
 
-Called by `features`; the same numbers are shown to people as `Classification.signals`.
+Called by `classifier` and training; the same numbers are shown to people as `Classification.signals`.
 """
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Final
 
 from gateway.classify.prompt import Prompt
 
-SCAN: Final = 16_000
-"""Characters at either end of the last user turn in which marks are counted."""
-EDGE: Final = 400
+SCAN: Final = 12_000
+"""Characters at either end of the last user turn in which lines, paragraphs and fences are counted."""
+MARKS: Final = 700
+"""Characters at either end in which marks of code and mathematics are looked for."""
 CODE_MARKS: Final = (
     "def ",
     "return ",
@@ -32,37 +35,51 @@ CODE_MARKS: Final = (
     "{\n",
     "    ",
 )
-MATH_MARKS: Final = (
-    "\\frac",
-    "\\(",
-    "$$",
-    "^2",
-    "²",
-    "√",
-    "∫",
-    "≤",
-    "≥",
-    "\\sum",
-    "\\int",
-    " = ",
-    "\\mathbb",
-    "\\times",
-    "%",
-    "x^",
-)
+MATH_MARKS: Final = ("\\frac", "\\(", "$$", "^2", "²", "√", "∫", "≤", "≥", "\\sum", "\\int", " = ", "\\math", "%", "x^")
 SCRIPTS: Final = (
-    ("latin", "A", "ɏ"),
-    ("greek", "Ͱ", "Ͽ"),
-    ("cyrillic", "Ѐ", "ӿ"),
-    ("hebrew", "֐", "׿"),
-    ("arabic", "؀", "ۿ"),
-    ("devanagari", "ऀ", "ॿ"),
-    ("bengali", "ঀ", "৿"),
-    ("thai", "\u0e00", "\u0e7f"),
-    ("kana", "\u3040", "\u30ff"),
-    ("han", "一", "鿿"),
-    ("hangul", "가", "힣"),
+    "latin",
+    "greek",
+    "cyrillic",
+    "hebrew",
+    "arabic",
+    "devanagari",
+    "indic",
+    "thai",
+    "hangul",
+    "kana",
+    "han",
+    "other",
 )
+_STARTS: Final = (
+    ("\x00", "none"),
+    ("A", "latin"),
+    ("[", "none"),
+    ("a", "latin"),
+    ("{", "none"),
+    ("ª", "latin"),
+    ("Ͱ", "greek"),
+    ("Ѐ", "cyrillic"),
+    ("\u0530", "other"),
+    ("\u0590", "hebrew"),
+    ("\u0600", "arabic"),
+    ("\u0900", "devanagari"),
+    ("\u0980", "indic"),
+    ("\u0e00", "thai"),
+    ("\u0e80", "other"),
+    ("\u1100", "hangul"),
+    ("\u1200", "other"),
+    ("\u1e00", "latin"),
+    ("\u2000", "none"),
+    ("\u3040", "kana"),
+    ("\u3100", "other"),
+    ("\u3130", "hangul"),
+    ("\u3190", "other"),
+    ("\u3400", "han"),
+    ("\ua000", "other"),
+    ("\uac00", "hangul"),
+    ("\ud800", "none"),
+)
+_FIRST: Final = [first for first, _ in _STARTS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,55 +105,80 @@ class Structure:
     script: str
 
 
-def _ends(text: str) -> str:
-    return text if len(text) <= 2 * SCAN else text[:SCAN] + text[-SCAN:]
+def _ends(text: str, size: int) -> str:
+    return text if len(text) <= 2 * size else text[:size] + text[-size:]
 
 
-def _script(text: str) -> str:
-    """Return the writing system of most sampled letters: kana wins over han, as Japanese mixes both."""
-    if text.isascii():
-        return "latin" if text else "none"
-    counts: dict[str, int] = {}
-    for char in text[:EDGE:6]:
-        if char.isalpha():
-            name = next((name for name, low, high in SCRIPTS if low <= char <= high), "other")
-            counts[name] = counts.get(name, 0) + 1
-    if not counts:
-        return "none"
-    if counts.get("kana", 0) * 4 >= counts.get("han", 0) > 0:
+def _script(edges: str) -> str:
+    """Return the writing system of most sampled letters; kana wins over han, as Japanese mixes both."""
+    if edges.isascii():
+        return "latin"
+    counts = dict.fromkeys(SCRIPTS, 0)
+    counts["none"] = 0
+    for char in edges[:: max(len(edges) // 32, 1)]:
+        counts[_STARTS[bisect_right(_FIRST, char) - 1][1]] += 1
+    counts["none"] = 0
+    if counts["kana"] * 4 >= counts["han"] > 0:
         return "kana"
-    return max(counts, key=lambda name: (counts[name], name))
+    return max(SCRIPTS, key=counts.__getitem__)
 
 
 def _copyable(text: str) -> float:
     """Return the share of `text` outside its instruction, taken to be its first or last line."""
-    if len(text) < 200:
+    size = len(text)
+    if size < 200:
         return 0.0
     first = text.find("\n")
-    last = text.rfind("\n")
     if first < 0:
-        colon = text.find(": ", 0, EDGE)
-        return (len(text) - colon) / len(text) if colon > 0 and len(text) > 3 * EDGE else 0.0
-    outside = min(first, EDGE) + min(len(text) - last, EDGE)
-    return max(0.0, 1.0 - outside / len(text))
+        colon = text.find(": ", 0, MARKS)
+        return (size - colon) / size if colon > 0 and size > 1200 else 0.0
+    outside = min(first, MARKS) + min(size - text.rfind("\n"), MARKS)
+    return max(0.0, 1.0 - outside / size)
 
 
 def structure_of(prompt: Prompt) -> Structure:
     """Measure the last user turn in time that is bounded whatever its length."""
-    text = _ends(prompt.user)
-    edges = text if len(text) <= 2 * EDGE else text[:EDGE] + text[-EDGE:]
+    text = _ends(prompt.user, SCAN)
+    edges = _ends(text, MARKS)
     size = max(len(edges), 1)
     return Structure(
         chars=len(prompt.user),
         lines=text.count("\n") + 1,
         paragraphs=text.count("\n\n") + 1,
         fences=text.count("```"),
-        code_marks=sum(mark in text for mark in CODE_MARKS),
-        math_marks=sum(mark in edges for mark in MATH_MARKS),
+        code_marks=sum([mark in edges for mark in CODE_MARKS]),
+        math_marks=sum([mark in edges for mark in MATH_MARKS]),
         digits=sum(map(edges.count, "0123456789")) / size,
         symbols=sum(map(edges.count, "{}[]()<>=+*/;_|&")) / size,
-        braces="{" in text and '":' in text,
+        braces="{" in edges and '":' in edges,
         asks=edges.rstrip()[-1:] in ("?", "？", "؟"),
         copyable=_copyable(text),
         script=_script(edges),
     )
+
+
+def numbers_of(prompt: Prompt, shape: Structure) -> tuple[float, ...]:
+    """Return the structural inputs of the model, each of the order of one."""
+    return (
+        math.log1p(shape.chars) / 4,
+        math.log1p(shape.lines) / 2,
+        math.log1p(shape.paragraphs) / 2,
+        min(shape.fences, 4) / 2,
+        math.log1p(shape.code_marks),
+        math.log1p(shape.math_marks),
+        4 * shape.digits,
+        4 * shape.symbols,
+        float(shape.braces),
+        float(shape.asks),
+        shape.copyable,
+        float(shape.chars > 1200),
+        float(bool(prompt.system)),
+        float(prompt.turns > 1),
+        float(bool(prompt.result)),
+        float(prompt.images),
+        float(bool(prompt.prediction)),
+        *[float(shape.script == name) for name in SCRIPTS],
+    )
+
+
+NUMBERS: Final = 17 + len(SCRIPTS)
