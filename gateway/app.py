@@ -43,7 +43,7 @@ class Parts:
         self.generations = generations
         self.policies = policies
         self.access = access
-        self.metrics = Metrics(self.states)
+        self.metrics = Metrics(self.states, policy=lambda: self.policies.held)
         self.refresher = Refresher(
             backends=lambda: self.generations.current.backends,
             store=stores.stats,

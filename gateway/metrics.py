@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from gateway.policy.lifecycle import Held
 from gateway.types import BackendState, RequestRecord
 
 _FINE = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.5)
@@ -19,9 +20,10 @@ _OVERHEAD = (0.0001, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.
 class Metrics:
     """All metrics of one gateway process. Label values come from the policy and a fixed set, never from clients."""
 
-    def __init__(self, states: Callable[[], list[BackendState]]) -> None:
+    def __init__(self, states: Callable[[], list[BackendState]], policy: Callable[[], Held] | None = None) -> None:
         self._registry = CollectorRegistry()
         self._states = states
+        self._policy = policy
         self._requests = self._counter("breakeven_requests", "Answered requests", "task", "backend", "path", "status")
         self._decisions = self._counter("breakeven_decisions", "Decisions by their state", "state")
         self._fallbacks = self._counter("breakeven_fallbacks", "Requests answered by another arm than decided")
@@ -40,10 +42,18 @@ class Metrics:
         self._running = Gauge(
             "breakeven_backend_running", "Sequences decoding at the backend", ["backend"], registry=self._registry
         )
+        self._in_force = self._gauge("breakeven_policy_info", "1 for the policy in force", "hash", "origin")
+        self._since = self._gauge("breakeven_policy_since_seconds", "Unix time at which it came into force here")
+        self._rejected = self._gauge("breakeven_policy_rejected", "1 while a newer policy is refused")
+        self._rejections = self._gauge("breakeven_policy_rejections", "Policies refused since the start")
+        self._reloads = self._gauge("breakeven_policy_reloads", "Policies that came into force since the start")
         self._children: dict[tuple[str, ...], _Children] = {}
 
     def _counter(self, name: str, about: str, *labels: str) -> Counter:
         return Counter(name, about, labels, registry=self._registry)
+
+    def _gauge(self, name: str, about: str, *labels: str) -> Gauge:
+        return Gauge(name, about, labels, registry=self._registry)
 
     def _histogram(self, name: str, about: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
         return Histogram(name, about, labels, buckets=buckets, registry=self._registry)
@@ -76,10 +86,22 @@ class Metrics:
 
     def page(self) -> bytes:
         """Return the page in Prometheus's text format."""
+        self._up.clear()
+        self._running.clear()
         for state in self._states():
             self._up.labels(state.name).set(1 if state.healthy else 0)
             self._running.labels(state.name).set(state.running)
+        if self._policy is not None:
+            self._tell_policy(self._policy())
         return generate_latest(self._registry)
+
+    def _tell_policy(self, held: Held) -> None:
+        self._in_force.clear()
+        self._in_force.labels(held.policy.hash, held.origin).set(1)
+        self._since.set(held.since)
+        self._rejected.set(1 if held.rejected else 0)
+        self._rejections.set(held.rejections)
+        self._reloads.set(held.reloads)
 
 
 class _Children:

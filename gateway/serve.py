@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from gateway.backends import Backend, Upstream
 from gateway.classify import Classifier
 from gateway.closing import make_record
-from gateway.errors import BackendUnreachable, NotFound, Unavailable, UpstreamError
+from gateway.errors import ApiError, BackendUnreachable, NotFound, Unavailable, UpstreamError
 from gateway.fingerprint import conversation_of, draw_of, fingerprint_of
 from gateway.policy import Policy, Rule, enforced, facts_of, match
 from gateway.relay import Relay
@@ -181,11 +181,8 @@ class Exchange:
         )
         rule = match(policy, facts)
         if rule.mode == "observe":
-            observed = self._decide(rule, states)
             self.decision = self._decide(enforced(policy, facts), states)
-            self.decision.numbers["observed"] = {
-                "rule": rule.name, "arm": str(observed.arm), "reason": observed.reason
-            }  # fmt: skip
+            self.decision.numbers["observed"] = self._observe(rule, states)
         else:
             self.decision = self._decide(rule, states)
         own = request.speculation
@@ -193,6 +190,14 @@ class Exchange:
             arm = Arm(self.decision.arm.backend, own.method, own.k)
             self.decision.arm, self.decision.speculation = arm, own
             self.decision.reason = f"{arm.path} {arm}: forced by the request"
+
+    def _observe(self, rule: Rule, states: Mapping[str, BackendState]) -> dict[str, str | None]:
+        """Return what a rule would decide; where it would refuse, the request is none the worse for it."""
+        try:
+            observed = self._decide(rule, states)
+        except ApiError as error:
+            return {"rule": rule.name, "arm": None, "reason": error.message}
+        return {"rule": rule.name, "arm": str(observed.arm), "reason": observed.reason}
 
     def _decide(self, rule: Rule, states: Mapping[str, BackendState]) -> Decision:
         service, request = self._service, self.request

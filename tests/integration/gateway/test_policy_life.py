@@ -384,3 +384,26 @@ def test_reloads_under_load_lose_and_mix_nothing(
     assert failures == []
     assert len({policy for policy, _ in seen}) == 5
     assert all(arms[policy] == arm for policy, arm in seen)
+
+
+def test_metrics_tell_which_policy_is_in_force(gateways: Gateways, upstream: Scripted) -> None:
+    gateway = gateways.start(policy(upstream))
+    gateway.apply(policy(upstream, rule="second"))
+    gateway.write("version: 2")
+    wait_until(lambda: gateway.state["rejected"] is not None, IN_TIME_S)
+    page = request("GET", f"{gateway.url}/metrics")[2].decode()
+    expected = hash_of(policy(upstream, rule="second"))
+    assert f'breakeven_policy_info{{hash="{expected}",origin="api"}} 1.0' in page
+    assert page.count("breakeven_policy_info{") == 1
+    assert "breakeven_policy_rejected 1.0" in page
+    assert "breakeven_policy_reloads 1.0" in page
+
+
+def test_a_rule_that_is_only_observed_never_refuses(gateways: Gateways, upstream: Scripted) -> None:
+    text = policy(upstream).replace(
+        "rules:\n", "rules:\n  - {name: watch, mode: observe, when: {task: code}, arms: x-k2}\n"
+    )
+    text = text.replace("arms: plain}", "arms: auto}")
+    gateway = gateways.start(text)
+    status, headers, _ = request("POST", f"{gateway.url}/v1/chat/completions", CHAT, {"x-breakeven-task": "code"})
+    assert (status, headers["x-breakeven-arm"]) == (200, "a/plain")
