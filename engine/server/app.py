@@ -115,7 +115,7 @@ async def chat_completions(request: HttpRequest) -> ASGIApp:
 
     context = _context(request)
     name, job = await asyncio.to_thread(prepare, context) if len(raw) > LONG_BODY_BYTES else prepare(context)
-    return _answer(context, request, job, name)
+    return await _answer(context, request, job, name)
 
 
 @post("/v1/completions", status_code=200)
@@ -130,12 +130,12 @@ async def completions(request: HttpRequest) -> ASGIApp:
 
     context = _context(request)
     name, job = await asyncio.to_thread(prepare, context) if len(raw) > LONG_BODY_BYTES else prepare(context)
-    return _answer(context, request, job, name)
+    return await _answer(context, request, job, name)
 
 
-def _answer(context: ServerContext, request: HttpRequest, job: Job, model: str) -> Answer:
+async def _answer(context: ServerContext, request: HttpRequest, job: Job, model: str) -> Answer:
     renderer = Renderer(job, context.tokenizer, model=model, fingerprint=context.fingerprint(job))
-    generation = context.service.submit(job.requests)
+    generation = await context.service.submit(job.requests)
     given = request.headers.get("x-request-id", "")
     headers = {"x-request-id": given if given.isascii() and given.isprintable() and given else job.id}
     if job.stream:

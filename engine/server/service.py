@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from engine.errors import EngineDead, EngineError
 from engine.sequence import GenerateRequest, StepOutput
@@ -18,6 +19,7 @@ class Generation:
         self._service = service
         self._index = {request_id: at for at, request_id in enumerate(ids)}
         self._open = set(ids)
+        self.closed = False
         self._queue: asyncio.Queue[StepOutput | EngineError] = asyncio.Queue()
 
     def put(self, item: StepOutput | EngineError) -> None:
@@ -41,6 +43,7 @@ class Generation:
         for request_id in self._index:
             self._service.forget(request_id, abort=request_id in self._open)
         self._open.clear()
+        self.closed = True
 
 
 class EngineService:
@@ -50,6 +53,7 @@ class EngineService:
         self.core = core
         self._generations: dict[str, Generation] = {}
         self._events: asyncio.AbstractEventLoop | None = None
+        self._compiling = ThreadPoolExecutor(1, thread_name_prefix="schemas")
         self._steps = StepLoop(core, self._from_step_thread, self._on_death)
 
     def start(self) -> None:
@@ -61,6 +65,7 @@ class EngineService:
         """Stop stepping; what is still open fails."""
         self.fail_all(EngineError("the engine is shutting down"))
         self._steps.stop(wait_s)
+        self._compiling.shutdown(wait=False, cancel_futures=True)
         self._events = None
 
     @property
@@ -73,17 +78,27 @@ class EngineService:
         """Sequences whose output someone still awaits."""
         return len(self._generations)
 
-    def submit(self, requests: Sequence[GenerateRequest]) -> Generation:
+    async def submit(self, requests: Sequence[GenerateRequest]) -> Generation:
         """Queue all choices of one HTTP request, or none. Raises EngineDead, QueueFull, RequestRejected."""
         generation = Generation(self, [request.request_id for request in requests])
+        for request in requests:
+            self._generations[request.request_id] = generation
         try:
-            for request in requests:
-                self._generations[request.request_id] = generation
-                self._steps.add(request)
+            if requests[0].sampling.grammar is None:
+                self._add(requests, generation)
+            else:  # compiling a schema may take long
+                await asyncio.get_running_loop().run_in_executor(self._compiling, self._add, requests, generation)
         except BaseException:
             generation.close()
             raise
         return generation
+
+    def _add(self, requests: Sequence[GenerateRequest], generation: Generation) -> None:
+        for request in requests:
+            self._steps.add(request)
+        if generation.closed:  # while a schema was compiled
+            for request in requests:
+                self._steps.abort(request.request_id)
 
     def forget(self, request_id: str, *, abort: bool) -> None:
         """Stop delivering a request's outputs, and end it where it still runs."""

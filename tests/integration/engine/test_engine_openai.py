@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from openai import NotFoundError, OpenAI, Stream
+from openai import BadRequestError, NotFoundError, OpenAI, Stream
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from tokenizers.pre_tokenizers import ByteLevel
 
@@ -236,3 +237,35 @@ def test_unicode_survives_the_stream(client: OpenAI) -> None:
     whole = client.chat.completions.create(model=MODEL, messages=talk, max_tokens=64, temperature=1.0, seed=1)  # type: ignore[call-overload]
     chunks = stream(client, messages=talk, max_tokens=64, temperature=1.0, seed=1)
     assert text_of(chunks) == whole.choices[0].message.content
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}, "size": {"enum": ["s", "m"]}},
+    "required": ["ok", "size"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_json_schema_is_kept_on_every_path(client: OpenAI, path: tuple[str, int] | None, temperature: float) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "thing", "strict": True, "schema": SCHEMA}}
+    answer = chat(client, path, response_format=wanted, temperature=temperature, seed=1, max_tokens=64)
+    found = json.loads(answer.choices[0].message.content or "")
+    assert found.keys() == {"ok", "size"}
+    assert isinstance(found["ok"], bool)
+    assert found["size"] in {"s", "m"}
+
+
+def test_json_object_is_an_object(client: OpenAI) -> None:
+    bias = {str(3 + "".join(sorted(ByteLevel.alphabet())).index("}")): 10.0}
+    answer = chat(client, response_format={"type": "json_object"}, max_tokens=200, logit_bias=bias)
+    assert isinstance(json.loads(answer.choices[0].message.content or ""), dict)
+
+
+def test_a_schema_that_cannot_be_kept_is_refused(client: OpenAI) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "no-such-type"}}}
+    with pytest.raises(BadRequestError) as caught:
+        chat(client, response_format=wanted)
+    assert str(caught.value.param).startswith("response_format")
