@@ -72,7 +72,8 @@ class _Pending:
     token: int
     logprob: TokenLogprob | None
     start: int
-    end: int
+    end: int | None = None
+    """Where its characters end in the text; None while they are incomplete."""
 
 
 class OutputStream:
@@ -103,8 +104,8 @@ class OutputStream:
                 out.finish_reason = "stop"
                 break
             start = len(self._text)
-            self._text += self._detokenizer.push(token)
-            self._held.append(_Pending(token, logprobs[at] if logprobs else None, start, len(self._text)))
+            self._held.append(_Pending(token, logprobs[at] if logprobs else None, start))
+            self._append(self._detokenizer.push(token))
             if self._cut_at_stop(start):
                 out.finish_reason = "stop"
                 self._release(out, len(self._text))
@@ -124,10 +125,20 @@ class OutputStream:
 
     def _finish(self, out: Delivery) -> None:
         start = len(self._text)
-        self._text += self._detokenizer.flush()
+        self._append(self._detokenizer.flush())
         if self._cut_at_stop(start):
             out.finish_reason = "stop"
         self._release(out, len(self._text))
+
+    def _append(self, text: str) -> None:
+        """Add characters that are complete now; they belong to every token since the last ones."""
+        if not text:
+            return
+        self._text += text
+        for one in reversed(self._held):
+            if one.end is not None:
+                break
+            one.end = len(self._text)
 
     def _cut_at_stop(self, start: int) -> bool:
         """Look for a stop string that ends after `start`; cut text and tokens before the first one."""
@@ -153,7 +164,8 @@ class OutputStream:
         until = max(until, self._sent)
         out.text = self._text[self._sent : until]
         self._sent = until
-        while self._held and (self._held[0].end <= until or out.finish_reason is not None):
+        ended = out.finish_reason is not None
+        while self._held and (ended or ((end := self._held[0].end) is not None and end <= until)):
             one = self._held.pop(0)
             out.token_ids.append(one.token)
             if one.logprob is not None:

@@ -58,6 +58,8 @@ class Scheduler:
         self._turn: deque[str] = deque()
         self.running: list[Sequence] = []
         self.preemptions = 0
+        self._crowded = False
+        """Set by a pre-emption until a running request ends: what stepped back must not return to be pushed out."""
 
     @property
     def waiting(self) -> int:
@@ -96,6 +98,10 @@ class Scheduler:
 
     def finish(self, sequence: Sequence) -> None:
         """Take a running sequence out and release its KV."""
+        self._leave(sequence)
+        self._crowded = False
+
+    def _leave(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
         self._memory.release(sequence)
 
@@ -124,14 +130,15 @@ class Scheduler:
             need = len(sequence.tokens) + self._max_k
             while not self._memory.reserve(sequence, need):
                 victim = self.running[-1]
-                self.finish(victim)
+                self._leave(victim)
                 self.add(victim, first=True)
                 self.preemptions += 1
+                self._crowded = bool(self.running)
                 if victim is sequence:
                     break
 
     def _admit(self) -> None:
-        while self._turn and len(self.running) < self._max_batch:
+        while self._turn and len(self.running) < self._max_batch and not self._crowded:
             key = self._next_tenant()
             sequence = self._queues[key][0]
             if not self._memory.admit(sequence):
