@@ -51,7 +51,9 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """`wins`, `loses`, or `level` where the interval holds 1 (or nothing was measured)."""
+        """`wins`, `loses`, `level` where the interval holds 1 (or pairs are too few for one), `unknown` without any."""
+        if self.figures.gain is None:
+            return "unknown"
         if self.low is not None and self.low > 1:
             return "wins"
         return "loses" if self.high is not None and self.high < 1 else "level"

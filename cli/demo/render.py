@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -13,7 +14,7 @@ from rich.text import Text
 from cli.demo.figures import Row
 from cli.demo.runner import Outcome
 
-_COLOUR = {"wins": "green", "loses": "red", "level": "yellow"}
+_COLOUR = {"wins": "green", "loses": "red", "level": "yellow", "unknown": "dim"}
 _DIGITS = 4
 
 
@@ -104,12 +105,27 @@ def _verdicts(rows: Sequence[Row]) -> list[Text]:
         "wins": "Speculation pays on",
         "loses": "Speculation LOSES on",
         "level": "No clear difference yet on",
+        "unknown": "Not measured on both paths:",
     }
     lines = []
     for verdict, opening in said.items():
-        names = [f"{r.figures.task} ({_number(r.figures.gain)}×)" for r in rows if r.verdict == verdict]
+        names = [_named(r) for r in rows if r.verdict == verdict]
         if names:
             lines.append(Text(f"{opening} {', '.join(names)}.", style=_COLOUR[verdict]))
+    return lines
+
+
+def _named(row: Row) -> str:
+    """Return a task with its gain, where it has one."""
+    return row.figures.task if row.figures.gain is None else f"{row.figures.task} ({row.figures.gain:.2f}×)"
+
+
+def _failures(outcome: Outcome) -> list[Text]:
+    """Return each failure once, with how often it happened."""
+    counted = Counter(outcome.errors).most_common()
+    lines = [Text(f"failed{f' {n} times' if n > 1 else ''}: {line}", style="red") for line, n in counted[:5]]
+    if len(counted) > 5:
+        lines.append(Text(f"… and {sum(n for _line, n in counted[5:])} more failures", style="red"))
     return lines
 
 
@@ -138,15 +154,12 @@ def to_text(outcome: Outcome, rows: Sequence[Row], total: Row) -> RenderableType
     recognised = _recognised(outcome)
     if recognised is not None:
         notes.append(f"The gateway took {recognised:.0%} of the requests for the task that their author meant.")
-    errors = [Text(f"failed: {line}", style="red") for line in outcome.errors[:5]]
-    if len(outcome.errors) > 5:
-        errors.append(Text(f"… and {len(outcome.errors) - 5} more failures", style="red"))
     return Group(
         Text(f"Model {outcome.model}, {len(outcome.pairs)} pairs in {outcome.seconds:.0f} s", style="bold"),
         _measured(rows, total),
         *(Text(note, style="dim") for note in notes),
         *_verdicts(rows),
-        *errors,
+        *_failures(outcome),
         Text(),
         _decisions(rows),
     )

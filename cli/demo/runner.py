@@ -12,6 +12,8 @@ from cli.demo.client import Client, DemoError, Sample
 from cli.demo.workload import Prompt
 
 PATHS = ("plain", "speculative")
+_GIVE_UP = 8
+"""Failures in a row after which nothing more is sent."""
 _SETTLE_S = 2.5
 """The gateway's statistics are at most a second old, and records are written in batches."""
 
@@ -74,6 +76,7 @@ class Runner:
         self._progress = progress
         self._clock = clock
         self._done = 0
+        self._failed_in_row = 0
         self.outcome = Outcome(model)
 
     async def run(self, prompts: Sequence[Prompt], concurrencies: Sequence[int]) -> Outcome:
@@ -95,7 +98,7 @@ class Runner:
     async def _level(self, prompts: Sequence[Prompt], concurrency: int, deadline: float, total: int) -> None:
         """Run groups of `concurrency` prompts, each group on one path and then on the other."""
         for number, at in enumerate(range(0, len(prompts), concurrency)):
-            if self._clock() > deadline:
+            if self._clock() > deadline or self._failed_in_row >= _GIVE_UP:
                 return
             group = prompts[at : at + concurrency]
             order = PATHS if number % 2 == 0 else PATHS[::-1]
@@ -122,13 +125,15 @@ class Runner:
             )
         except DemoError as error:
             self.outcome.errors.append(f"{prompt.id} ({path}): {error}")
+            self._failed_in_row += 1
             return None
         finally:
             self._done += 1
             self._progress(self._done, total, label)
+        self._failed_in_row = 0
         if sample.path != path:
             self.outcome.errors.append(
-                f"{prompt.id}: asked for the {path} path, answered on {sample.arm} ({sample.reason})"
+                f"{prompt.id}: not allowed on the {path} path, answered by {sample.arm} ({sample.reason})"
             )
             return None
         return sample
@@ -141,6 +146,9 @@ class Runner:
                     sample = await self._client.send(prompt.body(self.outcome.model, 4), prompt=prompt.id, task=task)
                 except DemoError as error:
                     self.outcome.errors.append(f"{prompt.id} (auto): {error}")
+                    self._failed_in_row += 1
+                    if self._failed_in_row >= _GIVE_UP:
+                        return
                     continue
                 self.outcome.decisions[task] = Decided(sample.path, sample.arm, sample.reason)
                 if not any(word in sample.reason.lower() for word in ("probe", "holdout")):

@@ -211,8 +211,10 @@ def test_missing_key_says_so_and_a_right_one_works():
 def test_an_error_in_the_stream_is_reported_and_fails_the_run():
     with server("late error") as app:
         result = run("--url", app.url, "--prompts", "1", "--concurrency", "1")
+        seen = len(app.seen)
     assert result.exit_code == 1
     assert "the engine died" in result.output
+    assert seen == 9  # eight in a row, and one more that asks for a decision: then it gives up
 
 
 def test_a_path_that_is_not_obeyed_is_no_sample():
@@ -220,7 +222,7 @@ def test_a_path_that_is_not_obeyed_is_no_sample():
         result = run("--url", app.url, "--prompts", "1", "--concurrency", "1", "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout.splitlines()[0])["totals"]["pairs_run"] == 0
-    assert "asked for the speculative path" in result.output
+    assert "not allowed on the speculative path" in result.output
 
 
 def test_when_the_time_is_up_no_new_group_starts_and_the_report_says_so():
