@@ -11,6 +11,7 @@ from cli.policy.compare import diff
 from cli.policy.expect import test
 from cli.policy.explain import explain
 from cli.policy.lifecycle import apply, history, rollback
+from cli.policy.simulate import simulate
 from cli.storage import storage_options
 
 
@@ -22,5 +23,5 @@ def policy(context: click.Context, data_dir: Path | None, database_url: str | No
     context.obj = (data_dir, database_url)
 
 
-for command in (check, explain, test, diff, apply, history, rollback, schema):
+for command in (check, explain, test, simulate, diff, apply, history, rollback, schema):
     policy.add_command(command)

@@ -5,6 +5,7 @@ from gateway.db.keys import ROLES, StoredKey, key_id_of, new_key
 from gateway.db.log import StoredPolicy, Switch
 from gateway.db.policies import Activation
 from gateway.db.queries import ActivityPoint, ActivitySums, CellActivity, TaskActivity, TaskLatency, TaskSummary
+from gateway.db.replays import Replay
 
 __all__ = [
     "ROLES",
@@ -13,6 +14,7 @@ __all__ = [
     "ActivitySums",
     "CellActivity",
     "Database",
+    "Replay",
     "StoredKey",
     "StoredPolicy",
     "Switch",

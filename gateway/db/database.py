@@ -25,6 +25,7 @@ from gateway.db.migrate import pending, upgrade
 from gateway.db.models import ApiKey, AuditEntry
 from gateway.db.policies import PolicyVersions
 from gateway.db.records import clean, insert_new
+from gateway.db.replays import Replays
 from gateway.histogram import METRICS, LatencyCell, Metric
 from gateway.types import CellKey, RequestRecord
 
@@ -32,7 +33,7 @@ KEEP_REQUESTS_DAYS = 30
 _KNOWN_CELLS = 50_000
 
 
-class Database(SwitchLog, PolicyVersions):
+class Database(SwitchLog, PolicyVersions, Replays):
     """Opens nothing before first use; one per process."""
 
     def __init__(self, url: str, *, timeout_s: float = 5.0) -> None:
