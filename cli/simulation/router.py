@@ -78,6 +78,9 @@ class Router:
         self._clock: dict[NodeKey, float] = {}
         self._now = 0.0
         self._seen = table.observed
+        self._served = 0
+        self.alarms: list[tuple[int, str]] = []
+        """(requests served, task) of every change that was noticed."""
 
     def run(self, sequence: list[int], rng: np.random.Generator) -> Run:
         """Decide, replay and learn from each request of `sequence` (indices of traces)."""
@@ -91,6 +94,7 @@ class Router:
             run.seconds.append(steps.seconds)
             run.arms.append(decision.arm.k)
             run.states.append(decision.state)
+            self._served = count
             self._learn(index, decision, steps)
         return run
 
@@ -131,6 +135,15 @@ class Router:
         book.requests[kind] += counters.get("n", 0)
         if key.k:
             book.add_vector(kind, key.method, key.k, vector)
+            self._watch(key, counters, book)
+
+    def _watch(self, key: CellKey, counters: dict[str, int], book: Book) -> None:
+        """Feed the change detector; what it finds to be of the past is forgotten."""
+        moments = (counters.get("sn", 0), counters.get("s", 0), counters.get("ss", 0))
+        changed = self._snapshot.watches.note(key.backend, key.method, key.task, {key.k: moments})
+        for task in changed:
+            book.forget(key.backend, key.method, task)
+            self.alarms.append((self._served, task))
 
     def _observed(
         self, index: int, k: int, steps: Steps, decision: Decision | None

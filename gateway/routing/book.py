@@ -110,3 +110,16 @@ class Book:
             measured.scale(weight)
         for kind in self.requests:
             self.requests[kind] *= weight
+
+    def forget(self, backend: str, method: str, task: str) -> None:
+        """Let all that is known of a method's acceptance on a task weigh one request: it has changed."""
+        for kind, piles in self.piles.items():
+            pile = piles.get(method) if kind[0] == backend and kind[1] == task else None
+            if pile is not None:
+                pile.scale(1.0 / max(1.0, pile.requests))
+        if method in self.totals[backend]:
+            layout = self.totals[backend][method].layout
+            parts = [
+                (piles[method], 1.0) for kind, piles in self.piles.items() if kind[0] == backend and method in piles
+            ]
+            self.totals[backend][method] = merged(layout, parts)

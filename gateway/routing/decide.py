@@ -17,6 +17,9 @@ from gateway.routing.options import Ask, Option, forced_by, load_of, option_of, 
 from gateway.routing.snapshot import Snapshot
 from gateway.types import PLAIN, BackendState, Classification, Decision, GenerateRequest
 
+EAGER_PROBE = 16
+"""Plain steps between probes in flight where the request itself is a probe."""
+
 
 def decide(
     request: GenerateRequest,
@@ -89,4 +92,5 @@ def _speculation(chosen: Option, options: list[Option], state: str) -> Speculati
     if flight is None or not pairs:
         return Speculation(arm.method, arm.k)
     prior = flight.prior[: arm.k]
-    return Speculation(arm.method, arm.k, Adaptive(pairs, prior, flight.strength, flight.probe))
+    probe = EAGER_PROBE if state == "probe" else flight.probe
+    return Speculation(arm.method, arm.k, Adaptive(pairs, prior, flight.strength, probe))

@@ -17,6 +17,7 @@ from engine.messages import CostTable
 from gateway.bands import CONTEXT_BANDS
 from gateway.histogram import LatencyCell
 from gateway.routing.book import ALL, Book, Kind
+from gateway.routing.change import Watches
 from gateway.routing.costs import Costs, TableCosts
 from gateway.routing.estimates import ArmKey, Evidence, Prior, Setting, evidence_at
 from gateway.routing.flight import Flight, flight_at
@@ -69,6 +70,8 @@ class Snapshot:
     tuning: Tuning
     nodes: dict[NodeKey, Node] = field(default_factory=dict)
     history: tuple[LatencyCell, ...] = ()
+    watches: Watches = field(default_factory=Watches)
+    """Change detectors; carried on from snapshot to snapshot."""
 
     def node(self, key: NodeKey) -> Node:
         """Return the node of a kind of request at a load band."""
@@ -131,8 +134,11 @@ def make_node(
     requests = book.requests.get(kind, 0.0)
     state = before.state if before else NodeState()
     fresh = requests - (before.requests * 0.5 ** (elapsed / tuning.half_life) if before else 0.0)
-    state = advance(state, evidence, state.seen + max(0.0, fresh), tuning)
-    share, arms = probe_share(state, evidence, tuning)
+    watches = [snapshot.watches.tasks.get((backend, method, task)) for method in {m for m, _ in offered}]
+    era = sum(watch.era for watch in watches if watch)
+    state = advance(state, evidence, state.seen + max(0.0, fresh), era, tuning)
+    fallen = state.seen - state.changed_at if any(watch and watch.fallen for watch in watches) else None
+    share, arms = probe_share(state, evidence, tuning, fallen)
     totals = book.totals.get(backend, {})
     flights = {
         method: flight_at(

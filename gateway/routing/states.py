@@ -23,20 +23,27 @@ class NodeState:
     """Changes of the incumbent since the node last settled anew."""
     changed_at: float = 0.0
     """`seen` at the last change."""
+    era: int = 0
+    """The change detector's count of changes when this state began."""
     seen: float = 0.0
     """Requests of this kind so far, whatever arm they took (not discounted)."""
 
 
-def advance(state: NodeState, evidence: Evidence, seen: float, tuning: Tuning) -> NodeState:
-    """Return the state after `seen` requests in all, given what is now known of the arms."""
-    state = replace(state, seen=seen)
+def advance(state: NodeState, evidence: Evidence, seen: float, era: int, tuning: Tuning) -> NodeState:
+    """Return the state after `seen` requests in all, given what is now known; a new era begins in `no_data`."""
+    state = replace(state, seen=seen) if era == state.era else NodeState(state.incumbent, era=era, seen=seen)
     if not state.settled:
         return _unsettled(state, evidence, tuning)
     return _settled(state, evidence, tuning)
 
 
-def probe_share(state: NodeState, evidence: Evidence, tuning: Tuning) -> tuple[float, list[ArmKey]]:
-    """Return the share of requests that should try another arm, and which arms: those the incumbent does not reveal."""
+def probe_share(
+    state: NodeState, evidence: Evidence, tuning: Tuning, fallen_for: float | None = None
+) -> tuple[float, list[ArmKey]]:
+    """Return the share of requests that should try another arm, and which arms: those the incumbent does not reveal.
+
+    `fallen_for`: requests since a draft was found to have collapsed, None where none has.
+    """
     at = _row(evidence, state.incumbent)
     if at is None:
         return 0.0, []
@@ -44,10 +51,17 @@ def probe_share(state: NodeState, evidence: Evidence, tuning: Tuning) -> tuple[f
     hidden = [
         i for i, arm in enumerate(evidence.arms) if i not in (at, 0) and not (arm.key[0] == method and arm.key[1] <= k)
     ]
+    if fallen_for is not None and state.settled and at == 0 and hidden:
+        share = tuning.probe_fallen / (1 + fallen_for / 100) ** 0.5
+        return max(tuning.probe_min, share), [evidence.arms[min(hidden, key=lambda i: evidence.arms[i].key[1])].key]
     open_ = [i for i in hidden if evidence.gap[i][at] - tuning.probe_z * evidence.spread[i][at] < 0]
     if open_:
-        return tuning.probe_max, [evidence.arms[i].key for i in open_]
-    return tuning.probe_min, [evidence.arms[i].key for i in hidden]
+        return tuning.probe_max, [evidence.arms[min(open_, key=lambda i: evidence.arms[i].r)].key]
+    if not hidden:
+        return 0.0, []
+    cheapest = min(hidden, key=lambda i: evidence.gap[i][at])
+    share = tuning.probe_cost / max(1e-9, evidence.gap[cheapest][at])
+    return min(tuning.probe_fallen, max(tuning.probe_min, share)), [evidence.arms[cheapest].key]
 
 
 def _unsettled(state: NodeState, evidence: Evidence, tuning: Tuning) -> NodeState:

@@ -33,9 +33,9 @@ class Tuning:
     """One-sided bound for replacing a settled incumbent, in standard errors; plus one per earlier switch."""
     dwell: int = 20
     """Requests that a settled incumbent stays at least."""
-    prior_sd: float = 0.4
+    prior_sd: float = 0.35
     """Per-request standard deviation of relative time assumed before anything is known."""
-    prior_sd_requests: float = 8.0
+    prior_sd_requests: float = 6.0
     """How many requests that assumption weighs."""
     task_sd: float = 0.3
     """One s.d. between tasks, as a share of relative time: how much other tasks say about this one."""
@@ -43,9 +43,13 @@ class Tuning:
     """Acceptance per position assumed for an arm of which nothing is known."""
     probe_max: float = 0.1
     """Share of probes while an arm that the incumbent does not reveal may be better."""
-    probe_min: float = 0.005
-    """Share of probes otherwise."""
-    probe_z: float = 1.64
+    probe_min: float = 0.002
+    """Share of probes at least."""
+    probe_cost: float = 0.001
+    """Relative time that probes of a settled node may cost in all: what is far off is tried more rarely."""
+    probe_fallen: float = 0.03
+    """Share of probes right after a collapse, with the shortest draft; shrinks with the root of the requests since."""
+    probe_z: float = 1.2
     """Standard errors of that "may be"."""
     lend_requests: float = 100.0
     """What other temperatures and contexts of the same task may weigh together, in requests."""
