@@ -98,12 +98,10 @@ class Plan:
 
 
 def make_plan(settings: Settings) -> Plan:
-    """Check everything before anything starts: folder, lock, port, policy.
+    """Check everything before anything starts: folder, lock, port, policy, URLs.
 
-    Raises PolicyError, or ClickException saying what to do.
+    Raises PolicyError, SettingsError, or ClickException saying what to do.
     """
-    from gateway.policy import load_policy
-
     data_dir = settings.server.data_dir
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -112,13 +110,27 @@ def make_plan(settings: Settings) -> Plan:
         raise click.ClickException(
             f"data folder {data_dir}: {error.strerror}; choose another with --data-dir"
         ) from error
-    _take_lock(lock, data_dir)
-    host = settings.server.host
-    port = free_port(host, settings.server.port)
+    try:
+        _take_lock(lock, data_dir)
+        return _checked(settings, lock)
+    except BaseException:
+        lock.close()
+        raise
+
+
+def _checked(settings: Settings, lock: BinaryIO) -> Plan:
+    from gateway.db.engine import parse_url
+    from gateway.policy import load_policy
+    from gateway.stats.connection import connect
+
+    host, port = settings.server.host, free_port(settings.server.host, settings.server.port)
     engine_port = free_port("127.0.0.1", 0)
     ours = f"http://127.0.0.1:{engine_port}"
     policy = load_policy(settings.policy.path, env={**os.environ, "BREAKEVEN_ENGINE_URL": ours})
     is_named = any(ours in backend.urls for backend in policy.backends)
+    parse_url(settings.database_url)
+    if settings.stores.redis_url:
+        connect(settings.stores.redis_url, timeout_s=1.0, connections=1)
     lock.seek(0)
     lock.truncate()
     lock.write(f"{os.getpid()} port {port}\n".encode())

@@ -20,7 +20,10 @@ def main() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         sys.exit("the parent has ended")
-    os.execvp(command[0], command)  # noqa: S606 — the supervisor's own command lines
+    try:
+        os.execvp(command[0], command)  # noqa: S606 — the supervisor's own command lines
+    except OSError as error:
+        sys.exit(f"{command[0]}: {error.strerror}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """`breakeven serve` under attack: whichever process is killed and how, nothing is orphaned, delayed or lost."""
 
+import asyncio
 import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from cli.serve import answers
+from gateway.db import Database
 from tests.fixtures.servers import free_port, scripted_upstream, wait_until
 
 BREAKEVEN = str(Path(sys.executable).with_name("breakeven"))
@@ -114,6 +115,18 @@ def policy(tmp_path):
         yield str(path)
 
 
+def stored(data_dir):
+    """Requests in the database's roll-ups."""
+
+    async def count():
+        database = Database(f"sqlite:///{data_dir / 'breakeven.db'}")
+        summary = await database.task_summary(0)
+        await database.aclose()
+        return sum(group.sums.requests for group in summary.activity)
+
+    return asyncio.run(count())
+
+
 def gone(processes):
     """Wait until these processes have ended (a zombie has)."""
     wait_until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes), 10)
@@ -142,18 +155,14 @@ def test_redis_frozen_killed_and_back_while_serving(start, policy):
     assert served.end() == 0
     gone(family)
     assert list((served.data_dir / "spool").iterdir()) == []
-    again = start("--policy", policy)  # state survives
-    again.until_ready()
-    report = subprocess.run(
-        [BREAKEVEN, "report", "--data-dir", str(served.data_dir), "--format", "json"],
-        capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
-    assert sum(task["requests"] for task in json.loads(report.stdout)["tasks"]) == sent
+    assert stored(served.data_dir) == sent
 
 
 def test_killing_serve_leaves_no_orphan_and_the_folder_can_be_used_again(start, policy):
     served = start("--policy", policy)
-    wait_until(lambda: served.child("cli.main gateway") is not None and served.child("valkey-server") is not None, 30)
+    served.until_ready()
+    served.ask()
+    wait_until(lambda: served.delivered("redis") == 1 and served.delivered("database") == 1)
     family = served.family()
     assert len(family) == 2
     served.process.kill()
@@ -170,9 +179,10 @@ def test_killing_serve_leaves_no_orphan_and_the_folder_can_be_used_again(start, 
     family = again.family()
     assert again.end(signal.SIGINT) == 0
     gone(family)
+    assert stored(served.data_dir) in (2, 3)  # the killed gateway may take the last quarter of a second with it
 
 
-@pytest.mark.slow
+@pytest.mark.verify
 def test_a_killed_engine_is_started_again(start, tiny_model_dir):
     served = start("--model", str(tiny_model_dir), "--dtype", "float32")
     served.until_ready()
@@ -201,25 +211,3 @@ def test_stores_that_are_away_at_the_start_are_said_and_do_not_matter(start, pol
     wait_until(lambda: [sink["pending"] for sink in served.stores()["recorder"]["sinks"]] == [1, 1])
     assert served.end() == 0
     assert any((served.data_dir / "spool").iterdir())
-
-
-def test_what_cannot_work_is_refused_before_anything_starts(start, policy, tmp_path):
-    served = start("--policy", policy)
-    wait_until(lambda: served.child("valkey-server") is not None, 30)
-    second = start("--policy", policy)
-    assert second.process.wait(30) == 1
-    assert f"in use by another `breakeven serve` (process {served.process.pid}" in second.output
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        busy = start("--policy", policy, "--port", str(taken.getsockname()[1]), name="busy")
-        assert busy.process.wait(30) == 1
-    assert "choose another with --port" in busy.output
-    bad = start("--policy", str(tmp_path / "bad.yaml"), name="bad")
-    assert bad.process.wait(30) == 1
-    assert "bad.yaml" in bad.output
-    wrong = start("--policy", policy, name="wrong", BREAKEVEN_REDIS_URL="http://x")
-    assert wrong.process.wait(30) == 1
-    assert "BREAKEVEN_REDIS_URL" in wrong.output
-    for refused in (second, busy, bad, wrong):
-        assert len(refused.output.splitlines()) == 1  # no traceback, and no part was started
