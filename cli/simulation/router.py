@@ -140,7 +140,7 @@ class Router:
     def _watch(self, key: CellKey, counters: dict[str, int], book: Book) -> None:
         """Feed the change detector; what it finds to be of the past is forgotten."""
         moments = (counters.get("sn", 0), counters.get("s", 0), counters.get("ss", 0))
-        changed = self._snapshot.watches.note(key.backend, key.method, key.task, {key.k: moments})
+        changed = self._snapshot.eras.watches.note(key.backend, key.method, key.task, {key.k: moments})
         for task in changed:
             book.forget(key.backend, key.method, task)
             self.alarms.append((self._served, task))

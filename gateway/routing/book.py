@@ -53,7 +53,8 @@ class Book:
 
     def __init__(self, lengths: Mapping[tuple[str, str], Iterable[int]]) -> None:
         """`lengths`: the draft lengths of each (backend, method) whose views are kept."""
-        self._lengths = {where: tuple(sorted(set(ks))) for where, ks in lengths.items()}
+        self.layouts = {where: layout_of(tuple(sorted(set(ks)))) for where, ks in lengths.items()}
+        """By (backend, method)."""
         self.piles: dict[Kind, dict[str, Pile]] = defaultdict(dict)
         self.totals: dict[str, dict[str, Pile]] = defaultdict(dict)
         """Over all tasks, by backend and method."""
@@ -70,12 +71,12 @@ class Book:
         if "mn" in counters or "wn" in counters:
             self.measured.setdefault(key, Measured()).add(counters, weight, unit)
         if key.k > 0:
-            layout = layout_of(self._lengths.get((key.backend, key.method), ()))
+            layout = self.layouts[key.backend, key.method]
             self.add_vector(kind, key.method, key.k, layout.vector(counters), weight)
 
     def add_vector(self, kind: Kind, method: str, k: int, vector: Vector, weight: float = 1.0) -> None:
         """Add counters that are a vector already."""
-        layout = layout_of(self._lengths.get((kind[0], method), ()))
+        layout = self.layouts[kind[0], method]
         for place in (self.piles[kind], self.totals[kind[0]]):
             if method not in place:
                 place[method] = Pile(layout)

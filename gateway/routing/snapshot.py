@@ -17,8 +17,8 @@ from engine.messages import CostTable
 from gateway.bands import CONTEXT_BANDS
 from gateway.histogram import LatencyCell
 from gateway.routing.book import ALL, Book, Kind
-from gateway.routing.change import Watches
 from gateway.routing.costs import Costs, TableCosts
+from gateway.routing.eras import Eras
 from gateway.routing.estimates import ArmKey, Evidence, Prior, Setting, evidence_at
 from gateway.routing.flight import Flight, flight_at
 from gateway.routing.observe import TIME_UNIT_S
@@ -70,7 +70,7 @@ class Snapshot:
     tuning: Tuning
     nodes: dict[NodeKey, Node] = field(default_factory=dict)
     history: tuple[LatencyCell, ...] = ()
-    watches: Watches = field(default_factory=Watches)
+    eras: Eras = field(default_factory=Eras)
     """Change detectors; carried on from snapshot to snapshot."""
 
     def node(self, key: NodeKey) -> Node:
@@ -114,7 +114,10 @@ def build_snapshot(
         age = max(0.0, now - 60.0 * bucket.minute)
         book.add(bucket.key, bucket.counters, 0.5 ** (age / tuning.half_life), TIME_UNIT_S)
     views: dict[str, Costs] = {name: TableCosts(table) for name, table in costs.items() if table.cells}
-    snapshot = Snapshot(now, stale, book, views, offered, current, tuning, history=tuple(history))
+    eras = previous.eras if previous else Eras(at=now)
+    eras.look(live, book.layouts, now, tuning.half_life)
+    eras.apply(book)
+    snapshot = Snapshot(now, stale, book, views, offered, current, tuning, history=tuple(history), eras=eras)
     _fill(snapshot, previous)
     return snapshot
 
@@ -134,7 +137,7 @@ def make_node(
     requests = book.requests.get(kind, 0.0)
     state = before.state if before else NodeState()
     fresh = requests - (before.requests * 0.5 ** (elapsed / tuning.half_life) if before else 0.0)
-    watches = [snapshot.watches.tasks.get((backend, method, task)) for method in {m for m, _ in offered}]
+    watches = [snapshot.eras.watches.tasks.get((backend, method, task)) for method in {m for m, _ in offered}]
     era = sum(watch.era for watch in watches if watch)
     state = advance(state, evidence, state.seen + max(0.0, fresh), era, tuning)
     fallen = state.seen - state.changed_at if any(watch and watch.fallen for watch in watches) else None

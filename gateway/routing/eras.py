@@ -1,0 +1,117 @@
+"""Applies the change detector to live statistics: what was counted before a change is set aside. By `build_snapshot`.
+
+The store keeps sums per minute; the increments of the newest two minutes since the last snapshot feed the detector.
+After a change the counters of the task are gathered anew from those increments, and all that is older weighs one
+request, until the store's window holds nothing older any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gateway.routing.book import Book, Kind
+from gateway.routing.change import Moments, Watches
+from gateway.routing.stats import Layout, Pile
+from gateway.types import CellKey
+
+RECENT_MINUTES = 1
+"""Minutes before the present one whose counters may still grow; later arrivals are not looked at."""
+HALF_LIVES = 8.0
+"""Half-lives after which nothing older than a change is left to set aside."""
+Scope = tuple[str, str, str]
+"""(backend, method, task)."""
+
+
+class Counted(Protocol):
+    """A bucket: the counters of one cell in one minute."""
+
+    @property
+    def minute(self) -> int:
+        """Unix time // 60."""
+        ...
+
+    @property
+    def key(self) -> CellKey:
+        """The cell."""
+        ...
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Its counters so far."""
+        ...
+
+
+@dataclass(slots=True)
+class Fresh:
+    """Counters of one scope since its last change."""
+
+    since: float
+    """Unix time of the change."""
+    piles: dict[Kind, Pile] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Eras:
+    """What a gateway remembers to tell new from old; carried from snapshot to snapshot."""
+
+    watches: Watches = field(default_factory=Watches)
+    taken: dict[tuple[int, CellKey], dict[str, int]] = field(default_factory=dict)
+    """Counters of the newest minutes as of the last look."""
+    fresh: dict[Scope, Fresh] = field(default_factory=dict)
+    at: float = 0.0
+
+    def look(
+        self, buckets: Iterable[Counted], layouts: Mapping[tuple[str, str], Layout], now: float, half_life: float
+    ) -> None:
+        """Feed the detector with what is new since the last look."""
+        newest = int(now // 60) - RECENT_MINUTES
+        weight = 0.5 ** (max(0.0, now - self.at) / half_life)
+        self.at = now
+        self.fresh = {scope: fresh for scope, fresh in self.fresh.items() if now - fresh.since < HALF_LIVES * half_life}
+        for fresh in self.fresh.values():
+            for pile in fresh.piles.values():
+                pile.scale(weight)
+        taken: dict[tuple[int, CellKey], dict[str, int]] = {}
+        news: dict[Scope, list[tuple[CellKey, dict[str, int]]]] = {}
+        for bucket in buckets:
+            if bucket.minute >= newest and bucket.key.k > 0:
+                place = (bucket.minute, bucket.key)
+                before = self.taken.get(place, {})
+                taken[place] = dict(bucket.counters)
+                more = {name: value - before.get(name, 0) for name, value in bucket.counters.items()}
+                scope = (bucket.key.backend, bucket.key.method, bucket.key.task)
+                news.setdefault(scope, []).append((bucket.key, more))
+        self.taken = taken
+        for scope, increments in news.items():
+            self._note(scope, increments, layouts, now)
+
+    def apply(self, book: Book) -> None:
+        """Put what is new in place of the whole, where a change has been noticed."""
+        for (backend, method, task), fresh in self.fresh.items():
+            book.forget(backend, method, task)
+            for kind, pile in fresh.piles.items():
+                for k, vector in pile.by_length.items():
+                    book.add_vector(kind, method, k, vector)
+
+    def _note(
+        self,
+        scope: Scope,
+        increments: list[tuple[CellKey, dict[str, int]]],
+        layouts: Mapping[tuple[str, str], Layout],
+        now: float,
+    ) -> None:
+        moments: dict[int, Moments] = {}
+        for key, more in increments:
+            n, s, ss = moments.get(key.k, (0.0, 0.0, 0.0))
+            moments[key.k] = (n + more.get("sn", 0), s + more.get("s", 0), ss + more.get("ss", 0))
+        for task in self.watches.note(*scope, moments):
+            self.fresh[scope[0], scope[1], task] = Fresh(now)
+        fresh = self.fresh.get(scope)
+        layout = layouts.get(scope[:2])
+        if fresh is None or layout is None:
+            return
+        for key, more in increments:
+            kind: Kind = (key.backend, key.task, key.temperature, key.context)
+            fresh.piles.setdefault(kind, Pile(layout)).add(key.k, layout.vector(more))
