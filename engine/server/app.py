@@ -30,8 +30,6 @@ from engine.tokenizer import ChatTokenizer
 MAX_BODY_BYTES = 16 << 20
 LONG_BODY_BYTES = 32 << 10
 """Longer bodies are parsed and tokenised in a thread, so that they do not hold up everyone's streams."""
-CACHE_KEY_HEADER = "x-breakeven-cache-key"
-"""Set by the gateway to the tenant; prefix and suffix reuse never cross it."""
 HttpRequest = Request[Any, Any, State]
 
 
@@ -111,7 +109,7 @@ async def chat_completions(request: HttpRequest) -> ASGIApp:
     def prepare(context: ServerContext) -> tuple[str, Job]:
         body = decode(raw, ChatRequest)
         _check_model(body.model, context)
-        return body.model, chat_job(body, context.tokenizer, context.limits, _cache_key(request))
+        return body.model, chat_job(body, context.tokenizer, context.limits)
 
     context = _context(request)
     name, job = await asyncio.to_thread(prepare, context) if len(raw) > LONG_BODY_BYTES else prepare(context)
@@ -126,7 +124,7 @@ async def completions(request: HttpRequest) -> ASGIApp:
     def prepare(context: ServerContext) -> tuple[str, Job]:
         body = decode(raw, CompletionRequest)
         _check_model(body.model, context)
-        return body.model, completion_job(body, context.tokenizer, context.limits, _cache_key(request))
+        return body.model, completion_job(body, context.tokenizer, context.limits)
 
     context = _context(request)
     name, job = await asyncio.to_thread(prepare, context) if len(raw) > LONG_BODY_BYTES else prepare(context)
@@ -141,10 +139,6 @@ async def _answer(context: ServerContext, request: HttpRequest, job: Job, model:
     if job.stream:
         return StreamedAnswer(generation, renderer, headers, include_usage=job.include_usage)
     return WholeAnswer(generation, renderer, headers)
-
-
-def _cache_key(request: HttpRequest) -> str:
-    return request.headers.get(CACHE_KEY_HEADER, "")
 
 
 def _check_model(name: str, context: ServerContext) -> None:

@@ -40,7 +40,7 @@ class Job:
     """Completions with `echo`: the prompt's text, by choice."""
 
 
-def chat_job(body: ChatRequest, tokenizer: ChatTokenizer, limits: Limits, cache_key: str) -> Job:
+def chat_job(body: ChatRequest, tokenizer: ChatTokenizer, limits: Limits) -> Job:
     """Check a chat request. Raises RequestRejected naming the field."""
     params.check_messages(body.messages)
     params.check_stream(body)
@@ -48,10 +48,10 @@ def chat_job(body: ChatRequest, tokenizer: ChatTokenizer, limits: Limits, cache_
     prompt = tokenizer.render(_turns(body.messages), _tools(body, tokenizer))
     limit = params.output_limit(body, len(prompt), limits, default=None, prompt_param="messages")
     sampling = params.sampling_of(body, limits, max_tokens=limit, logprobs=logprobs)
-    return _job("chat", "chatcmpl", body, [prompt], [sampling], tokenizer, limits, cache_key)
+    return _job("chat", "chatcmpl", body, [prompt], [sampling], tokenizer, limits)
 
 
-def completion_job(body: CompletionRequest, tokenizer: ChatTokenizer, limits: Limits, cache_key: str) -> Job:
+def completion_job(body: CompletionRequest, tokenizer: ChatTokenizer, limits: Limits) -> Job:
     """Check a completions request. Raises RequestRejected naming the field."""
     params.check_stream(body)
     logprobs = params.completion_logprobs(body.logprobs)
@@ -66,7 +66,7 @@ def completion_job(body: CompletionRequest, tokenizer: ChatTokenizer, limits: Li
     for prompt in prompts:
         limit = params.output_limit(body, len(prompt), limits, default=DEFAULT_COMPLETION_TOKENS, prompt_param="prompt")
         samplings.append(params.sampling_of(body, limits, max_tokens=limit, logprobs=logprobs))
-    job = _job("completion", "cmpl", body, prompts, samplings, tokenizer, limits, cache_key)
+    job = _job("completion", "cmpl", body, prompts, samplings, tokenizer, limits)
     if body.echo:
         texts = [tokenizer.decode(prompt) for prompt in prompts for _ in range(params.choices_of(body))]
         return replace(job, echo=texts)
@@ -81,7 +81,6 @@ def _job(  # noqa: PLR0917 - called by the two functions above only
     samplings: Sequence[SamplingParams],
     tokenizer: ChatTokenizer,
     limits: Limits,
-    cache_key: str,
 ) -> Job:
     n = params.choices_of(body)
     if n * len(prompts) > MAX_SEQUENCES:
@@ -99,7 +98,7 @@ def _job(  # noqa: PLR0917 - called by the two functions above only
             sampling=_reseeded(sampling, choice),
             speculation=speculation,
             prediction_ids=predicted,
-            cache_key=cache_key,
+            cache_key=body.cache_salt or "",
         )
         for at, (prompt, sampling) in enumerate(zip(prompts, samplings, strict=True))
         for choice in range(n)

@@ -83,6 +83,8 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     response_format: ResponseFormat | None = None
     prediction: Prediction | None = None
     speculation: Speculation | None = None
+    cache_salt: str | None = None
+    """vLLM's: prefixes and suffixes are reused only between requests with the same salt (the gateway's tenants)."""
 
 
 class ChatRequest(SamplingFields, kw_only=True):

@@ -26,6 +26,7 @@ class EngineBackend(HttpBackend):
     per_request_stats = True
     per_request_switch = True
     adaptive = True
+    stripped = ("cache_salt",)
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
@@ -65,9 +66,11 @@ class EngineBackend(HttpBackend):
             return
 
     def fields(self, request: GenerateRequest, decision: Decision) -> dict[str, Any]:
-        """Return the `speculation` that was decided."""
-        del request
-        return {"speculation": decision.speculation or {"method": decision.arm.method, "k": decision.arm.k}}
+        """Return the `speculation` that was decided, and the salt that keeps the keys' prefix caches apart."""
+        return {
+            "speculation": decision.speculation or {"method": decision.arm.method, "k": decision.arm.k},
+            "cache_salt": self.target.cache_salt(request.identity.key_id),
+        }
 
     def spec(self, payload: dict[str, Any]) -> Spec | None:
         """Read acceptance and cost of one response."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 from gateway.backends.generic import GenericBackend
@@ -37,10 +36,7 @@ class VllmBackend(GenericBackend):
     def fields(self, request: GenerateRequest, decision: Decision) -> dict[str, Any]:
         """Return a `cache_salt` per key, so that no tenant can time another's prefix cache."""
         del decision
-        salt = hashlib.blake2b(
-            request.identity.key_id.encode(), key=self.target.secret[:64], digest_size=12
-        ).hexdigest()
-        return {"cache_salt": salt}
+        return {"cache_salt": self.target.cache_salt(request.identity.key_id)}
 
     def spec(self, payload: dict[str, Any]) -> Spec | None:
         """Read acceptance of one response."""

@@ -269,3 +269,15 @@ def test_a_schema_that_cannot_be_kept_is_refused(client: OpenAI) -> None:
     with pytest.raises(BadRequestError) as caught:
         chat(client, response_format=wanted)
     assert str(caught.value.param).startswith("response_format")
+
+
+def test_prefixes_are_reused_within_one_salt_only(client: OpenAI) -> None:
+    def cached(salt: str) -> int:
+        talk = [{"role": "user", "content": "a prefix that no other test has " * 3}]
+        answer = chat(client, messages=talk, max_tokens=2, extra_body={"cache_salt": salt})
+        assert answer.usage is not None
+        assert answer.usage.prompt_tokens_details is not None
+        return answer.usage.prompt_tokens_details.cached_tokens or 0
+
+    assert [cached("one"), cached("two")] == [0, 0]
+    assert min(cached("one"), cached("two")) > 80
