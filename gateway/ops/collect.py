@@ -13,8 +13,8 @@ from typing import Any
 from gateway.db import CellActivity, Database, Switch, TaskSummary
 from gateway.errors import StoreUnavailable
 from gateway.ops.costs import costed_by_task
-from gateway.ops.figures import add_paths, task_figures
-from gateway.ops.model import Health, PathSums, Report, Switched, TaskFigures
+from gateway.ops.figures import add_paths, application_figures, path_figures, task_figures
+from gateway.ops.model import Health, PathFigures, PathSums, Report, Switched, TaskFigures
 from gateway.routing import Snapshot, summarize
 from gateway.routing import TaskSummary as LiveTask
 from gateway.types import DEFAULT_TASKS, BackendState
@@ -45,33 +45,33 @@ class OpsReader:
     async def report(self, since_s: float) -> Report:
         """Return the report of the latest `since_s` seconds; without a database, what the live statistics know."""
         now = self._clock()
+        report = Report(now, since_s, [], TaskFigures("all"), policy=str(self._policy().get("hash", "")))
+        report.model = ", ".join(sorted({state.model for state in self._states() if state.model}))
         live = self._live()
         try:
-            summary = await self._database.task_summary(now - since_s, metrics=("ttft", "tpot"))
-            cells = await self._database.cell_activity(now - since_s)
-            switches = await self._database.switches(now - since_s, limit=_SWITCHES_SHOWN)
-            logged = await self._database.switches(0.0, limit=1000) if self._snapshot is None else []
-        except StoreUnavailable as error:
-            tasks, totals, switches = [_live_figures(row) for row in live.values()], TaskFigures("all"), []
-            source = f"From live statistics only: {error}"
-            health = [Health("database", False, str(error))]
-        else:
-            tasks, totals = figures_by_task(summary, cells)
-            for task in tasks:
-                _decide(task, live, logged)
-            source = f"Figures from the roll-ups in {_name(self._database.url)}"
+            await self._read(report, live)
             health = [Health("database", True)]
-        return Report(
-            generated_at=now,
-            since_s=since_s,
-            tasks=tasks,
-            totals=totals,
-            health=_merged(health, self._health()),
-            model=", ".join(sorted({state.model for state in self._states() if state.model})),
-            policy=str(self._policy().get("hash", "")),
-            switches=[Switched(s.at.timestamp(), s.task, s.band, s.old_arm, s.new_arm, s.reason) for s in switches],
-            source=source,
-        )
+        except StoreUnavailable as error:
+            report.tasks = [_live_figures(row) for row in live.values()]
+            report.source = f"From live statistics only: {error}"
+            health = [Health("database", False, str(error))]
+        report.health = _merged(health, self._health())
+        return report
+
+    async def _read(self, report: Report, live: Mapping[str, LiveTask]) -> None:
+        """Fill in everything that comes from the database. Raises StoreUnavailable."""
+        database, since = self._database, report.generated_at - report.since_s
+        summary = await database.task_summary(since)
+        paths = sums_by_path(summary, await database.cell_activity(since))
+        report.tasks, report.totals, report.paths = figures_by_task(paths)
+        logged = await database.switches(0.0, limit=1000) if self._snapshot is None else []
+        for task in report.tasks:
+            _decide(task, live, logged)
+        switches = await database.switches(since, limit=_SWITCHES_SHOWN)
+        report.switches = [Switched(s.at.timestamp(), s.task, s.band, s.old_arm, s.new_arm, s.reason) for s in switches]
+        names = {key.key_id: key.name for key in await database.list_keys()}
+        report.applications = application_figures(summary.activity, names)
+        report.source = f"Figures from the roll-ups in {_name(database.url)}"
 
     def _live(self) -> dict[str, LiveTask]:
         """Return the busiest kind of request of each task."""
@@ -91,22 +91,35 @@ class OpsReader:
         return parts
 
 
-def figures_by_task(summary: TaskSummary, cells: Sequence[CellActivity]) -> tuple[list[TaskFigures], TaskFigures]:
-    """Return the figures of each task in the default order (others after them), and of all together."""
+def sums_by_path(summary: TaskSummary, cells: Sequence[CellActivity]) -> dict[tuple[str, str], PathSums]:
+    """Return the sums and latencies of each task and path."""
     paths: dict[tuple[str, str], PathSums] = defaultdict(PathSums)
     for part in summary.activity:
         paths[part.task, part.arm.path].sums.add(part.sums)
     for latency in summary.latency:
-        into = paths[latency.task, latency.arm.path]
-        (into.tpot if latency.metric == "tpot" else into.ttft).merge(latency.histogram)
+        of = paths[latency.task, latency.arm.path]
+        histograms = {"tpot": of.tpot, "ttft": of.ttft, "itl": of.itl}
+        if latency.metric in histograms:
+            histograms[latency.metric].merge(latency.histogram)
     for task, costed in costed_by_task(cells).items():
         paths[task, "speculative"].costed = costed
+    return paths
+
+
+def figures_by_task(
+    paths: Mapping[tuple[str, str], PathSums],
+) -> tuple[list[TaskFigures], TaskFigures, list[PathFigures]]:
+    """Return the figures of each task in the default order (others after them), of all together, and of each path."""
     order = {task: at for at, task in enumerate(DEFAULT_TASKS)}
     names = sorted({task for task, _path in paths}, key=lambda task: (order.get(task, len(order)), task))
-    tasks = [task_figures(name, paths[name, "plain"], paths[name, "speculative"]) for name in names]
+    nothing = PathSums()
+    tasks = [
+        task_figures(name, paths.get((name, "plain"), nothing), paths.get((name, "speculative"), nothing))
+        for name in names
+    ]
     plain = add_paths(sums for (_task, path), sums in paths.items() if path == "plain")
     spec = add_paths(sums for (_task, path), sums in paths.items() if path == "speculative")
-    return tasks, task_figures("all", plain, spec)
+    return tasks, task_figures("all", plain, spec), [path_figures("plain", plain), path_figures("speculative", spec)]
 
 
 def _decide(task: TaskFigures, live: Mapping[str, LiveTask], switches: Sequence[Switch]) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
-from gateway.db import ActivitySums
+from gateway.db import ActivitySums, TaskActivity
 from gateway.histogram import LogHistogram
 from gateway.ops.costs import Costed
-from gateway.ops.model import MIN_P99, PathSums, TaskFigures
+from gateway.ops.model import MIN_P99, ApplicationFigures, PathFigures, PathSums, TaskFigures
 
 _MIN_INTERVAL = 8
 """Requests from which the normal approximation of the gain's interval is shown."""
@@ -96,6 +97,41 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else 1000 * seconds
 
 
+def path_figures(path: str, of: PathSums) -> PathFigures:
+    """Return one path's figures over all tasks."""
+    ttft, tpot, itl = _quantiles(of.ttft), _quantiles(of.tpot), _quantiles(of.itl)
+    sums = of.sums
+    return PathFigures(
+        path,
+        requests=sums.requests,
+        errors=sums.failed,
+        tokens=sums.completion_tokens,
+        ttft_p50_ms=ttft[0],
+        ttft_p99_ms=ttft[1],
+        tpot_p50_ms=tpot[0],
+        tpot_p99_ms=tpot[1],
+        itl_p50_ms=itl[0],
+        itl_p99_ms=itl[1],
+        overhead_ms=sums.overhead_us / sums.requests / 1000 if sums.requests else None,
+    )
+
+
+def application_figures(activity: Iterable[TaskActivity], names: Mapping[str, str]) -> list[ApplicationFigures]:
+    """Return what each API key used, busiest first."""
+    found: dict[str, ApplicationFigures] = {}
+    speculative: Counter[str] = Counter()
+    for part in activity:
+        row = found.setdefault(part.key_id, ApplicationFigures(part.key_id, names.get(part.key_id, part.key_id)))
+        row.requests += part.sums.requests
+        row.errors += part.sums.failed
+        row.prompt_tokens += part.sums.prompt_tokens
+        row.completion_tokens += part.sums.completion_tokens
+        speculative[part.key_id] += part.sums.requests if part.arm.path == "speculative" else 0
+    for key_id, row in found.items():
+        row.speculative_share = speculative[key_id] / row.requests if row.requests else None
+    return sorted(found.values(), key=lambda row: (-row.requests, row.key_id))
+
+
 def add_paths(parts: Iterable[PathSums]) -> PathSums:
     """Return the sum of the parts; histograms merge exactly."""
     total = PathSums()
@@ -103,5 +139,6 @@ def add_paths(parts: Iterable[PathSums]) -> PathSums:
         total.sums.add(part.sums)
         total.tpot.merge(part.tpot)
         total.ttft.merge(part.ttft)
+        total.itl.merge(part.itl)
         total.costed.add(part.costed)
     return total

@@ -18,6 +18,7 @@ class PathSums(msgspec.Struct):
     sums: ActivitySums = msgspec.field(default_factory=ActivitySums)
     tpot: LogHistogram = msgspec.field(default_factory=LogHistogram)
     ttft: LogHistogram = msgspec.field(default_factory=LogHistogram)
+    itl: LogHistogram = msgspec.field(default_factory=LogHistogram)
     costed: Costed = msgspec.field(default_factory=Costed)
     """Of the speculative path: its steps' times beside those of plain decoding at the same load."""
 
@@ -57,6 +58,37 @@ class TaskFigures(msgspec.Struct):
     reason: str = ""
 
 
+class PathFigures(msgspec.Struct):
+    """One path over all tasks, as clients saw it. Null where unknown; a p99 needs 299 values."""
+
+    path: str
+    requests: int = 0
+    errors: int = 0
+    tokens: int = 0
+    ttft_p50_ms: float | None = None
+    ttft_p99_ms: float | None = None
+    tpot_p50_ms: float | None = None
+    tpot_p99_ms: float | None = None
+    itl_p50_ms: float | None = None
+    """Gap between two events; an event of the speculative path may carry several tokens."""
+    itl_p99_ms: float | None = None
+    overhead_ms: float | None = None
+    """Mean time from arrival to the request being sent upstream."""
+
+
+class ApplicationFigures(msgspec.Struct):
+    """What one API key used."""
+
+    key_id: str
+    name: str = ""
+    requests: int = 0
+    errors: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    speculative_share: float | None = None
+    """Of its requests."""
+
+
 class Health(msgspec.Struct):
     """One store or backend."""
 
@@ -86,6 +118,9 @@ class Report(msgspec.Struct):
     """Length of the window, seconds back from `generated_at`."""
     tasks: list[TaskFigures]
     totals: TaskFigures
+    paths: list[PathFigures] = msgspec.field(default_factory=list)
+    applications: list[ApplicationFigures] = msgspec.field(default_factory=list)
+    """Busiest first."""
     health: list[Health] = msgspec.field(default_factory=list)
     model: str = ""
     policy: str = ""

@@ -119,6 +119,7 @@ def _environment() -> jinja2.Environment:
         "times": times,
         "percent": percent,
         "both": both,
+        "ms": milliseconds,
         "interval": interval,
         "utc": utc,
         "window": window_name,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 
 import pytest
 
-from gateway.db import Database, Switch
+from gateway.db import Database, Switch, new_key
 from gateway.db.types import utc
 from gateway.ops.collect import OpsReader
 from gateway.ops.live import LiveReports
@@ -50,6 +51,9 @@ async def test_figures_of_what_was_recorded(database):
     assert code.tpot_p50_spec_ms == pytest.approx(9.5, rel=0.01)
     assert (chat.task, chat.requests, chat.a) == ("chat", 1, None)
     assert report.totals.requests == 16
+    assert [(p.path, p.requests, p.errors) for p in report.paths] == [("plain", 5, 0), ("speculative", 11, 1)]
+    assert report.paths[1].itl_p50_ms == pytest.approx(21, rel=0.02)
+    assert report.paths[0].overhead_ms == pytest.approx(0.5)
     assert report.health[0].ok
 
 
@@ -69,6 +73,18 @@ async def test_without_a_gateway_the_switch_log_says_what_is_in_force(database):
     longer = await OpsReader(database).report(2 * 86400)
     assert [switch.new_arm for switch in longer.switches] == ["engine/plain", "engine/ngram-k4"]
     assert longer.switches[0].at == pytest.approx(at.timestamp(), abs=1)
+
+
+async def test_usage_by_application_under_its_keys_name(database):
+    key, _token = new_key("app", "website", created_at=datetime.now(UTC))
+    await database.create_key(key)
+    records = [make_record(f"w{i}", key_id=key.key_id) for i in range(3)]
+    records += [make_record("p", key_id=key.key_id, arm=PLAIN), make_record("other", status=503, spec=None)]
+    await database.insert_records(records)
+    website, anonymous = (await OpsReader(database).report(60)).applications
+    assert (website.name, website.requests, website.errors, website.completion_tokens) == ("website", 4, 0, 56)
+    assert website.speculative_share == pytest.approx(0.75)
+    assert (anonymous.name, anonymous.requests, anonymous.errors) == ("anonymous", 1, 1)
 
 
 async def test_health_of_stores_and_backends(database):

@@ -94,7 +94,7 @@ def test_interval_covers_the_truth_about_as_often_as_it_says():
 
 
 def test_paths_add_up_and_histograms_merge():
-    one = PathSums(ActivitySums(requests=1, rounds=2), LogHistogram.of([0.01]), LogHistogram.of([0.1]), COSTED)
+    one = PathSums(ActivitySums(requests=1, rounds=2), LogHistogram.of([0.01]), LogHistogram.of([0.1]), costed=COSTED)
     two = PathSums(ActivitySums(requests=2, rounds=3), LogHistogram.of([0.02]), LogHistogram.of([0.2]))
     total = add_paths([one, two])
     assert (total.sums.requests, total.sums.rounds) == (3, 5)
