@@ -32,7 +32,7 @@ def gateway(  # noqa: PLR0917  # click passes by name
     log_level: str,
 ) -> None:
     """Serve the OpenAI API in front of the backends that the policy names."""
-    from gateway.errors import PolicyError, SettingsError
+    from gateway.errors import BreakevenError
     from gateway.settings import Settings
 
     try:
@@ -40,7 +40,7 @@ def gateway(  # noqa: PLR0917  # click passes by name
             host=host, port=port, data_dir=data_dir, path=path, redis_url=redis_url, database_url=database_url
         )
         run(settings, log_level)
-    except (SettingsError, PolicyError) as error:
+    except BreakevenError as error:
         raise click.ClickException(str(error)) from error
 
 

@@ -1,75 +1,83 @@
-"""HTTP towards one backend: a pooled aiohttp session, patience, one retry on a stale connection, abort by closing.
+"""HTTP towards one backend: requests over kept connections, patience, one retry on a stale one, abort by closing.
 
-Used by every adapter. Foreign exceptions end here: they leave as UpstreamError or BackendUnreachable.
+Used by every adapter. Requests go over `wire.py`; probes, which are rare, over aiohttp. Foreign exceptions end here:
+they leave as UpstreamError or BackendUnreachable.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import aiohttp
 
 from gateway.backends.base import Target, Timeouts
+from gateway.backends.wire import Answer, Connection, ConnectionBroken, Pool
 from gateway.errors import BackendUnreachable, UpstreamError
 from gateway.types import Spec
 
 _LOST = (aiohttp.ClientError, ConnectionError, TimeoutError, OSError)
-_STALE = (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError)
+_KEPT = ("retry-after", "x-should-retry")
+"""Headers of an error that matter to the client."""
 
 
 class HttpUpstream:
     """An answer over HTTP (see `Upstream`)."""
 
-    __slots__ = ("_begun", "_content", "_on_close", "_patience", "_response", "_since", "_spec", "_timeouts", "_timer")
+    __slots__ = ("_answer", "_begun", "_on_close", "_patience", "_since", "_spec", "_timeouts", "_timer")
 
     def __init__(
         self,
-        response: aiohttp.ClientResponse,
+        answer: Answer,
         timeouts: Timeouts,
         spec: Callable[[dict[str, Any]], Spec | None],
         on_close: Callable[[], None],
     ) -> None:
-        self._response = response
-        self._content = response.content
+        self._answer = answer
         self._timeouts = timeouts
         self._spec = spec
         self._on_close: Callable[[], None] | None = on_close
         self._patience = timeouts.first_token
-        self._since: float | None = None
         self._begun = False
-        self._timer: asyncio.TimerHandle | None = None
+        loop = asyncio.get_running_loop()
+        self._since: float | None = loop.time()
+        self._timer = loop.call_later(self._patience, self._look)
+
+    async def head(self) -> int:
+        """Wait for the status. Raises BackendUnreachable or ConnectionBroken (stale)."""
+        try:
+            await self._answer.head()
+        except TimeoutError as error:
+            raise BackendUnreachable(f"no answer for {self._patience:g} s") from error
+        return self._answer.status
 
     async def read(self) -> bytes:
         """Return the whole body."""
         try:
-            async with asyncio.timeout(self._patience):
-                return await self._response.read()
+            return await self._answer.read()
         except TimeoutError as error:
             raise BackendUnreachable(f"no answer for {self._patience:g} s") from error
-        except _LOST as error:
-            raise BackendUnreachable(f"connection lost while reading the answer ({_name(error)})") from error
+        except ConnectionBroken as error:
+            raise BackendUnreachable(f"connection lost while reading the answer ({error})") from error
 
     async def chunk(self) -> bytes:
         """Return the next bytes, b"" at the end."""
         loop = asyncio.get_running_loop()
         self._since = loop.time()
-        if self._timer is None:
-            self._timer = loop.call_later(self._patience, self._look)
         try:
-            data = await self._content.readany()
+            data = await self._answer.chunk()
         except TimeoutError as error:
             raise BackendUnreachable(f"no token for {self._patience:g} s") from error
-        except _LOST as error:
-            raise BackendUnreachable(f"connection lost in mid-answer ({_name(error)})") from error
+        except ConnectionBroken as error:
+            raise BackendUnreachable(f"connection lost in mid-answer ({error})") from error
         self._since = None
         if not self._begun:
             self._begun = True
             self._patience = self._timeouts.between_tokens
             self._timer.cancel()
-            self._timer = None
+            self._timer = loop.call_later(self._patience, self._look)
         return data
 
     def _look(self) -> None:
@@ -77,19 +85,28 @@ class HttpUpstream:
         loop = asyncio.get_running_loop()
         waited = 0.0 if self._since is None else loop.time() - self._since
         if waited >= self._patience:
-            self._content.set_exception(TimeoutError())
+            self._answer.fail(TimeoutError())
         else:
             self._timer = loop.call_later(self._patience - waited, self._look)
+
+    def headers(self, names: Iterable[str]) -> dict[str, str]:
+        """Return these headers of the answer, where it has them."""
+        found = self._answer.headers
+        return {name: found[name.encode()].decode("latin-1") for name in names if name.encode() in found}
 
     def spec(self, payload: dict[str, Any]) -> Spec | None:
         """Read acceptance and cost from the response."""
         return self._spec(payload)
 
+    def forget(self) -> None:
+        """Give the answer up before anyone has got it."""
+        self._on_close = None
+        self.close()
+
     def close(self) -> None:
-        """Drop the connection unless the answer is complete (then it is back in the pool already)."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._response.close()
+        """Drop the connection unless the answer is complete (then it serves others already)."""
+        self._timer.cancel()
+        self._answer.abort()
         if self._on_close is not None:
             done, self._on_close = self._on_close, None
             done()
@@ -101,69 +118,85 @@ class HttpClient:
     def __init__(self, target: Target) -> None:
         self.url = target.url.rstrip("/")
         self.timeouts = timeouts = target.timeouts
-        self._limit = target.connection_limit
-        self._headers = {"content-type": "application/json"}
-        if target.token:
-            self._headers["authorization"] = f"Bearer {target.token}"
+        self._pool = Pool(self.url, keepalive=timeouts.keepalive, connect_timeout=timeouts.connect)
+        self._slots = asyncio.Semaphore(target.connection_limit) if target.connection_limit else None
+        self._token = {"authorization": f"Bearer {target.token}"} if target.token else {}
+        fixed = {"host": self._pool.authority, "content-type": "application/json", **self._token}
+        self._fixed = "".join(f"{name}: {value}\r\n" for name, value in fixed.items())
         self._session: aiohttp.ClientSession | None = None
-        self._generate = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect)
         self._probe = aiohttp.ClientTimeout(total=max(2.0, timeouts.connect), sock_connect=timeouts.connect)
 
-    def _connected(self) -> aiohttp.ClientSession:
-        """Return the session, made on first use because it must be made inside the running loop."""
-        if self._session is None:
-            connector = aiohttp.TCPConnector(
-                limit=self._limit, keepalive_timeout=self.timeouts.keepalive, ttl_dns_cache=10
-            )
-            self._session = aiohttp.ClientSession(
-                connector=connector,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=True,
-                skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
-            )
-        return self._session
-
-    async def post(self, path: str, body: bytes, headers: dict[str, str]) -> aiohttp.ClientResponse:
-        """Send a body and return the response once its headers are there; one retry on a stale connection.
+    async def post(
+        self,
+        path: str,
+        body: bytes,
+        headers: dict[str, str],
+        spec: Callable[[dict[str, Any]], Spec | None],
+        on_close: Callable[[], None],
+    ) -> HttpUpstream:
+        """Send a body and return the answer once its head is there; one retry on a stale connection.
 
         Raises:
-            UpstreamError: status 400 or above.
+            UpstreamError: status 300 or above.
             BackendUnreachable: no answer, or none within the patience for a first token.
         """
+        more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        head = f"POST {self._pool.path}{path} HTTP/1.1\r\n{self._fixed}{more}content-length: {len(body)}\r\n\r\n"
+        raw = head.encode("latin-1", "replace")
+        if self._slots is None:
+            return await self._answered(raw, body, spec, on_close)
+        await self._slots.acquire()
+
+        def release() -> None:
+            self._slots.release()  # type: ignore[union-attr]  # checked above
+            on_close()
+
         try:
-            response = await self._send(path, body, headers)
-        except _STALE:
-            response = await self._retry(path, body, headers)
+            return await self._answered(raw, body, spec, release)
+        except BaseException:
+            self._slots.release()
+            raise
+
+    async def _answered(
+        self, raw: bytes, body: bytes, spec: Callable[[dict[str, Any]], Spec | None], on_close: Callable[[], None]
+    ) -> HttpUpstream:
+        """Send over a kept connection, or over a new one where there is none or the kept one proves stale."""
+        kept = self._pool.take()
+        if kept is not None:
+            with contextlib.suppress(_Stale):
+                return await self._over(kept, raw, body, spec, on_close)
+        try:
+            fresh = await self._pool.connect()
         except TimeoutError as error:
-            raise BackendUnreachable(f"no answer from {self.url} within {self._patience(error)}") from error
-        except _LOST as error:
+            raise BackendUnreachable(f"cannot reach {self.url} within {self.timeouts.connect:g} s") from error
+        except OSError as error:
             raise BackendUnreachable(f"cannot reach {self.url} ({_name(error)})") from error
-        if response.status >= 400:
-            raise await _refusal(response)
-        return response
+        return await self._over(fresh, raw, body, spec, on_close)
 
-    async def _retry(self, path: str, body: bytes, headers: dict[str, str]) -> aiohttp.ClientResponse:
-        """Send once more: the server had closed an idle connection just as we used it, so nothing was begun."""
+    async def _over(
+        self,
+        connection: Connection,
+        raw: bytes,
+        body: bytes,
+        spec: Callable[[dict[str, Any]], Spec | None],
+        on_close: Callable[[], None],
+    ) -> HttpUpstream:
+        """Send over this connection. Raises _Stale where the server had closed it just as we used it."""
+        upstream: HttpUpstream | None = None
         try:
-            return await self._send(path, body, headers)
-        except _LOST as error:
-            raise BackendUnreachable(f"cannot reach {self.url} ({_name(error)})") from error
-
-    async def _send(self, path: str, body: bytes, headers: dict[str, str]) -> aiohttp.ClientResponse:
-        """Post under the timer for the first token, which is cheaper than a timeout inside aiohttp."""
-        sent = self._connected().post(
-            self.url + path,
-            data=body,
-            headers={**self._headers, **headers},
-            timeout=self._generate,
-            allow_redirects=False,
-        )
-        async with asyncio.timeout(self.timeouts.first_token):
-            return await sent
-
-    def _patience(self, error: BaseException) -> str:
-        connecting = isinstance(error, aiohttp.ConnectionTimeoutError)
-        return f"{self.timeouts.connect if connecting else self.timeouts.first_token:g} s"
+            upstream = HttpUpstream(connection.send(raw, body), self.timeouts, spec, on_close)
+            status = await upstream.head()
+            if status >= 300:
+                raise UpstreamError(status, await upstream.read(), upstream.headers(_KEPT))
+        except ConnectionBroken as error:
+            _drop(upstream)
+            if error.stale:
+                raise _Stale from error
+            raise BackendUnreachable(f"no answer from {self.url} ({error})") from error
+        except BaseException:
+            _drop(upstream)
+            raise
+        return upstream
 
     async def get(self, path: str) -> bytes:
         """Fetch a small document in the background.
@@ -172,8 +205,10 @@ class HttpClient:
             UpstreamError: status 400 or above.
             BackendUnreachable: no answer in time.
         """
+        if self._session is None:
+            self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
         try:
-            async with self._connected().get(self.url + path, headers=self._headers, timeout=self._probe) as response:
+            async with self._session.get(self.url + path, headers=self._token, timeout=self._probe) as response:
                 body = await response.read()
         except _LOST as error:
             raise BackendUnreachable(f"cannot reach {self.url} ({_name(error)})") from error
@@ -183,23 +218,20 @@ class HttpClient:
 
     async def aclose(self) -> None:
         """Close all connections."""
+        await self._pool.aclose()
         if self._session is not None:
             await self._session.close()
             self._session = None
 
 
-async def _refusal(response: aiohttp.ClientResponse) -> UpstreamError:
-    """Read an error answer whole; its connection goes back to the pool."""
-    kept = {
-        name.lower(): value
-        for name, value in response.headers.items()
-        if name.lower() in {"retry-after", "x-should-retry"}
-    }
-    try:
-        body = await response.read()
-    except _LOST:
-        body = json.dumps({"error": {"message": "the backend's error message was lost"}}).encode()
-    return UpstreamError(response.status, body, kept)
+class _Stale(Exception):  # noqa: N818  # an instruction to try again
+    """A kept connection was closed by the server before it took the request."""
+
+
+def _drop(upstream: HttpUpstream | None) -> None:
+    """Give an answer up without telling its owner, who has not got it yet."""
+    if upstream is not None:
+        upstream.forget()
 
 
 def _name(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from engine.messages import CostTable
 from gateway.backends.base import Target, Upstream
 from gateway.backends.body import upstream_body
-from gateway.backends.client import HttpClient, HttpUpstream
+from gateway.backends.client import HttpClient
 from gateway.errors import BackendUnreachable, BreakevenError
 from gateway.types import Arm, BackendState, Decision, GenerateRequest, Spec
 
@@ -91,13 +91,12 @@ class HttpBackend:
         body = upstream_body(request, model=self.model, fields=self.fields(request, decision), strip=self.stripped)
         self.in_flight += 1
         try:
-            response = await self.client.post(PATHS[request.endpoint], body, self.headers(request))
+            return await self.client.post(PATHS[request.endpoint], body, self.headers(request), self.spec, self._done)
         except BaseException as error:
             self._done()
             if isinstance(error, BackendUnreachable):
                 self._failed(str(error))
             raise
-        return HttpUpstream(response, self.timeouts, self.spec, self._done)
 
     def _done(self) -> None:
         self.in_flight -= 1
