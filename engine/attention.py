@@ -31,28 +31,36 @@ class RowInput:
 
 @dataclass(slots=True)
 class _Span:
-    kv: KVRow
+    """One row's place in the batch, and views of its storage by layer."""
+
     start: int
     count: int
     past: int
+    stored: tuple[torch.Tensor, ...]
+    """Where its new keys and values go: [2, kv heads, count, dim]."""
+    keys: tuple[torch.Tensor, ...]
+    """[1, kv heads, past + count, dim]."""
+    values: tuple[torch.Tensor, ...]
     masks: dict[tuple[int | None, int], torch.Tensor | None] = field(default_factory=dict)
 
 
 class PackedBatch:
-    """One forward pass: where each row's tokens lie, and the masks that its layers share."""
+    """One forward pass: where each row's tokens lie, and what its layers share."""
 
     def __init__(self, rows: Sequence[RowInput], device: torch.device) -> None:
         self.spans: list[_Span] = []
+        self._rows = rows
         ids: list[int] = []
         positions: list[int] = []
         wanted: list[int] = []
         for row in rows:
             past, count = row.kv.length, len(row.tokens)
-            self.spans.append(_Span(row.kv, len(ids), count, past))
+            self.spans.append(_Span(len(ids), count, past, *row.kv.views(past, count)))
             ids.extend(row.tokens)
             positions.extend(range(past, past + count))
             wanted.extend(range(len(ids) - row.num_logits, len(ids)))
         self.size = len(ids)
+        self._singles = self.size == len(rows)
         self.input_ids = torch.tensor(ids, device=device)
         self.positions = torch.tensor(positions, device=device)
         self.wanted = torch.tensor(wanted, dtype=torch.long, device=device)
@@ -60,8 +68,8 @@ class PackedBatch:
 
     def commit(self) -> None:
         """Count the new tokens as valid in every row."""
-        for span in self.spans:
-            span.kv.length = span.past + span.count
+        for row, span in zip(self._rows, self.spans, strict=True):
+            row.kv.length = span.past + span.count
 
     def attend(  # noqa: PLR0917 - the tensors of one attention layer, in the field's usual order
         self,
@@ -79,60 +87,55 @@ class PackedBatch:
         """
         size, heads, dim = query.shape
         kv_heads = key.shape[1]
-        group = heads // kv_heads
-        grouped = query.view(size, kv_heads, group, dim)
-        keys = key.transpose(0, 1).unsqueeze(0)
-        values = value.transpose(0, 1).unsqueeze(0)
-        parts = []
+        rule = (scale, window, softcap)
+        new = torch.stack((key, value)).transpose(1, 2)
+        grouped = query.reshape(size, 1, kv_heads, heads // kv_heads, dim)
+        if self._singles:  # plain decoding: views by row are made in one go
+            parts = []
+            sources, queries = new.split(1, dim=2), grouped.unbind(0)  # type: ignore[no-untyped-call]
+            for span, source, one in zip(self.spans, sources, queries, strict=True):
+                span.stored[layer].copy_(source)
+                mask = _mask(span, window, heads // kv_heads, query) if window is not None else None
+                parts.append(_scores(one, span.keys[layer], span.values[layer], mask, rule))
+            return (parts[0] if size == 1 else torch.cat(parts)).reshape(size, heads * dim)
+        outputs = []
         for span in self.spans:
-            start, count, end = span.start, span.count, span.past + span.count
-            all_keys, all_values = span.kv.keys[layer], span.kv.values[layer]
-            all_keys.narrow(2, span.past, count).copy_(keys.narrow(2, start, count))
-            all_values.narrow(2, span.past, count).copy_(values.narrow(2, start, count))
-            parts.append(
-                _attend_row(
-                    grouped.narrow(0, start, count),
-                    all_keys.narrow(2, 0, end),
-                    all_values.narrow(2, 0, end),
-                    span,
-                    (scale, window, softcap),
-                )
-            )
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+            span.stored[layer].copy_(new.narrow(2, span.start, span.count))
+            outputs.append(_attend_row(grouped.narrow(0, span.start, span.count)[:, 0], layer, span, rule))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
-def _attend_row(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    span: _Span,
-    rule: tuple[float, int | None, float | None],
+_Rule = tuple[float, int | None, float | None]
+"""Scale, sliding window, soft cap."""
+
+
+def _scores(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, rule: _Rule
 ) -> torch.Tensor:
-    """One row: query [count, kv heads, group, dim] against [1, kv heads, length, dim] → [count, heads · dim].
+    """Attention of one row, tensors [1, kv heads, queries or length, dim]."""
+    scale, _, softcap = rule
+    if softcap is not None:
+        return _soft_capped(query, keys, values, mask, (scale, softcap))
+    return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale)
+
+
+def _attend_row(query: torch.Tensor, layer: int, span: _Span, rule: _Rule) -> torch.Tensor:
+    """One row: query [count, kv heads, group, dim] → [count, heads · dim].
 
     The heads that share a key head are laid beside the positions, so that keys and values are never repeated.
     """
     scale, window, softcap = rule
     count, kv_heads, group, dim = query.shape
-    mask = _mask(span, window, group, query)
-    if count == 1:
-        if softcap is None:
-            out = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale)
-        else:
-            out = _soft_capped(query, keys, values, mask, (scale, softcap))
-        return out.reshape(1, kv_heads * group * dim)
+    keys, values = span.keys[layer], span.values[layer]
     if span.past == 0 and softcap is None and (window is None or count <= window):
         heads = query.permute(1, 2, 0, 3).reshape(1, kv_heads * group, count, dim)
         out = functional.scaled_dot_product_attention(
-            heads, keys, values, is_causal=True, scale=scale, enable_gqa=group > 1
+            heads, keys, values, is_causal=count > 1, scale=scale, enable_gqa=group > 1
         )
         return out[0].transpose(0, 1).reshape(count, kv_heads * group * dim)
     folded = query.permute(1, 2, 0, 3).reshape(1, kv_heads, group * count, dim)
-    if softcap is None:
-        out = functional.scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scale)
-    else:
-        out = _soft_capped(folded, keys, values, mask, (scale, softcap))
-    return out.view(kv_heads, group, count, dim).permute(2, 0, 1, 3).reshape(count, kv_heads * group * dim)
+    out = _scores(folded, keys, values, _mask(span, window, group, query), rule)
+    return out.reshape(kv_heads, group, count, dim).permute(2, 0, 1, 3).reshape(count, kv_heads * group * dim)
 
 
 def _mask(span: _Span, window: int | None, group: int, query: torch.Tensor) -> torch.Tensor | None:
@@ -188,7 +191,7 @@ def packed_attention(  # noqa: PLR0917 - the signature that transformers calls
     dim = query.shape[-1]
     out = packed.attend(
         module.layer_idx,  # type: ignore[arg-type]  # set by every attention module of transformers
-        query[0].transpose(0, 1).contiguous(),
+        query[0].transpose(0, 1),
         key[0].transpose(0, 1),
         value[0].transpose(0, 1),
         dim**-0.5 if scaling is None else scaling,

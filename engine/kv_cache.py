@@ -34,13 +34,10 @@ class KVShape:
 class KVRow:
     """Keys and values of one sequence. Positions below `length` are valid; those above are free to overwrite."""
 
-    __slots__ = ("_store", "capacity", "keys", "length", "values")
+    __slots__ = ("_store", "capacity", "length")
 
     def __init__(self, shape: KVShape, capacity: int) -> None:
         self.length = 0
-        self.keys: list[torch.Tensor]
-        """By layer: [1, heads, capacity, head_dim]."""
-        self.values: list[torch.Tensor]
         self._take(_storage(shape, capacity))
 
     def resize(self, shape: KVShape, capacity: int) -> None:
@@ -57,12 +54,18 @@ class KVRow:
     def _take(self, store: torch.Tensor) -> None:
         self._store = store
         self.capacity = store.shape[-2]
-        self.keys = [layer[0] for layer in store]
-        self.values = [layer[1] for layer in store]
 
     def truncate(self, length: int) -> None:
         """Roll back to the first `length` positions; longer than valid is a no-op."""
         self.length = min(self.length, length)
+
+    def views(
+        self, past: int, count: int
+    ) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+        """By layer: where `count` new tokens go [2, heads, count, dim], and all keys and all values up to them."""
+        stored = self._store[:, :, 0, :, past : past + count].unbind(0)
+        known = self._store[..., : past + count, :]
+        return stored, known[:, 0].unbind(0), known[:, 1].unbind(0)
 
     def zero(self) -> None:
         """Fill the storage with zeros, for timing without a text."""

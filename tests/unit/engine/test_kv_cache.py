@@ -22,9 +22,8 @@ def filled(memory: KVMemory, tokens: list[int], key: str = "") -> None:
     """Admit, pretend to compute with values that tell the position, and release."""
     one = sequence(tokens, key)
     assert memory.admit(one)
-    for layer in range(SHAPE.layers):
-        for at, token in enumerate(tokens):
-            one.row.keys[layer][0, :, at] = token
+    for stored in one.row.views(0, len(tokens))[0]:
+        stored[:] = torch.tensor(tokens)[:, None]
     one.row.length = len(tokens)
     memory.release(one)
 
@@ -64,7 +63,7 @@ def test_the_next_turn_takes_over_the_kept_row() -> None:
     turn = sequence([*text, 90, 91])
     assert memory.admit(turn)
     assert turn.cached_prompt_tokens == turn.row.length == 40
-    assert turn.row.keys[1][0, 0, :40, 0].tolist() == text
+    assert turn.row.views(0, 40)[1][1][0, 0, :, 0].tolist() == text
     assert memory.used == turn.row.capacity
 
 
@@ -76,7 +75,7 @@ def test_a_shared_beginning_is_copied_and_stays_for_others() -> None:
         other = sequence([*system, *[tail] * 5])
         assert memory.admit(other)
         assert other.cached_prompt_tokens == 30
-        assert other.row.keys[0][0, 0, :30, 0].tolist() == system
+        assert other.row.views(0, 30)[1][0][0, 0, :, 0].tolist() == system
 
 
 def test_the_last_prompt_token_is_always_computed() -> None:

@@ -11,7 +11,7 @@ import torch
 from engine.attention import RowInput
 from engine.errors import ModelError
 from engine.kv_cache import KVPool
-from engine.lean_runner import LeanRunner, is_lean
+from engine.lean_runner import LeanRunner, Norm, is_lean
 from engine.model_runner import ModelRunner, TransformersRunner, kv_shape_of, make_runner
 from engine.models import LoadedModel
 from tests.fixtures.core import SHAPES, random_model
@@ -122,3 +122,14 @@ def test_bfloat16_stays_close_to_transformers() -> None:
     assert row is not None
     got = torch.cat([runner.forward([RowInput(row, text[:45], 45)]), runner.forward([RowInput(row, text[45:], 5)])])
     assert torch.corrcoef(torch.stack([got.float().flatten(), want.flatten()]))[0, 1] > 0.999
+
+
+@torch.inference_mode()
+def test_the_mirrored_norm_is_the_norm_but_for_the_last_bit() -> None:
+    module: Any = random_model("llama").model
+    norm = module.to(torch.bfloat16).model.norm
+    generator = torch.Generator().manual_seed(3)
+    for scale in (1e-3, 1.0, 300.0):
+        x = (torch.randn(50, 32, generator=generator) * scale).to(torch.bfloat16)
+        want = torch.nn.functional.rms_norm(x, (32,), norm.weight, norm.variance_epsilon)
+        torch.testing.assert_close(Norm(norm)(x), want, rtol=2**-7, atol=0)
