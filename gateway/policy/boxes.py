@@ -159,7 +159,7 @@ def _union(condition: Condition, sign: bool) -> list[Box]:
         case AllOf(parts) | AnyOf(parts):
             alternatives = [_union(part, sign) for part in parts]
             if isinstance(condition, AllOf) is sign:
-                return reduce(_product, alternatives, [Box({})])
+                return reduce(_product, alternatives) if alternatives else [Box({})]
             return _bounded(box for union in alternatives for box in union)
         case _:
             return _leaf(condition, sign)

@@ -5,10 +5,12 @@ Called at start, on reload and by the CLI. Pure, but for `load_policy`, which re
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -62,6 +64,23 @@ def parse_policy(
     `env` (default: the process's environment) fills in `${BREAKEVEN_…}`; `resolve` reads a tasks file that the policy
     names (default: none may be named). Raises PolicyError.
     """
+    with _collector_paused():
+        return _parse(text, name, env, resolve)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Keep the garbage collector from walking the growing tree again and again: that would double the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _parse(text: str, name: str, env: Mapping[str, str] | None, resolve: Resolve | None) -> Policy:
     findings = Findings(name)
     root = nodes.compose(text, findings)
     if root is None:
@@ -133,7 +152,8 @@ def _inline_tasks(text: str, root: nodes.Node, findings: Findings, resolve: Reso
         return text, root
     tasks = _read_tasks(node, findings, resolve)
     inline = json.dumps(tasks, ensure_ascii=False, separators=(", ", ": "))
-    text = f"{text[: node.start]}{inline}{text[node.end :]}"
+    span = node.span
+    text = f"{text[: span.start]}{inline}{text[span.stop :]}"
     replaced = nodes.compose(text, findings)
     if replaced is None:
         raise PolicyError(findings.lines())

@@ -20,39 +20,43 @@ MAX_NODES = 200_000
 Event = Any
 Loader = Any
 """PyYAML's, in C or in Python."""
-At = tuple[int, int]
+Mark = Any
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Placed:
     """Base of all nodes: where it begins, and how much hangs below it."""
 
-    __slots__ = ("column", "line")
+    __slots__ = ("mark",)
     size = 1
     depth = 0
 
-    def __init__(self, position: tuple[int, int]) -> None:
-        self.line, self.column = position
+    def __init__(self, mark: Mark) -> None:
+        self.mark = mark
+        """The parser's: line and column from 0, offset in the text. Kept as it is, since few are ever looked at."""
 
     @property
     def position(self) -> Position:
         """Line and column, from 1."""
-        return Position(self.line, self.column)
+        return Position(self.mark.line + 1, self.mark.column + 1)
 
 
 class Scalar(_Placed):
     """A single value, always as text: what it means is decided by the key it belongs to."""
 
-    __slots__ = ("end", "plain", "start", "text")
+    __slots__ = ("end_mark", "plain", "text")
 
-    def __init__(self, position: tuple[int, int], text: str, plain: bool = True, start: int = 0, end: int = 0) -> None:
-        self.line, self.column = position
+    def __init__(self, mark: Mark, text: str, plain: bool = True, end_mark: Mark = None) -> None:
+        self.mark = mark
         self.text = text
         self.plain = plain
         """Written without quotes."""
-        self.start = start
-        self.end = end
-        """Offsets in the source text."""
+        self.end_mark = end_mark
+
+    @property
+    def span(self) -> slice:
+        """Where it stands in the source text."""
+        return slice(self.mark.index, self.end_mark.index)
 
     @property
     def null(self) -> bool:
@@ -65,8 +69,8 @@ class Sequence(_Placed):
 
     __slots__ = ("depth", "items", "size")
 
-    def __init__(self, position: tuple[int, int], items: list[Node] | None = None) -> None:
-        super().__init__(position)
+    def __init__(self, mark: Mark, items: list[Node] | None = None) -> None:
+        super().__init__(mark)
         self.items = items or []
         self.size = 1
         self.depth = 1
@@ -77,8 +81,8 @@ class Mapping(_Placed):
 
     __slots__ = ("by_key", "depth", "items", "pending", "size")
 
-    def __init__(self, position: tuple[int, int], items: list[tuple[Scalar, Node]] | None = None) -> None:
-        super().__init__(position)
+    def __init__(self, mark: Mark, items: list[tuple[Scalar, Node]] | None = None) -> None:
+        super().__init__(mark)
         self.items = items or []
         self.by_key: dict[str, Scalar] = {}
         """Keys seen so far while composing."""
@@ -157,8 +161,8 @@ class _Composer:
         """Consume all events and return the root."""
         take = {
             yaml.ScalarEvent: self._scalar,
-            yaml.SequenceStartEvent: lambda event, at: self._open(Sequence(at), event),
-            yaml.MappingStartEvent: lambda event, at: self._open(Mapping(at), event),
+            yaml.SequenceStartEvent: lambda event: self._open(Sequence(event.start_mark), event),
+            yaml.MappingStartEvent: lambda event: self._open(Mapping(event.start_mark), event),
             yaml.SequenceEndEvent: self._close,
             yaml.MappingEndEvent: self._close,
             yaml.AliasEvent: self._alias,
@@ -169,64 +173,61 @@ class _Composer:
             event = get()
             handler = handler_of(type(event))
             if handler is not None:
-                mark = event.start_mark
-                handler(event, (mark.line + 1, mark.column + 1))
+                handler(event)
             elif type(event) is yaml.StreamEndEvent:
                 break
         if self.root is None:
-            self._stop((1, 1), "the file is empty: expected a mapping that begins with 'version: 1'")
+            self._stop(Position(1, 1), "the file is empty: expected a mapping that begins with 'version: 1'")
         return self.root
 
-    def _document(self, _: Event, at: At) -> None:
+    def _document(self, event: Event) -> None:
         self.documents += 1
         if self.documents > 1:
-            self._stop(at, "a policy file holds one document; remove everything after '---'")
+            self._stop(_at(event), "a policy file holds one document; remove everything after '---'")
 
-    def _scalar(self, event: Event, at: At) -> None:
-        if event.tag is not None or event.anchor is not None:
-            self._note(event, at)
-        node = Scalar(at, event.value, not event.style, event.start_mark.index, event.end_mark.index)
+    def _scalar(self, event: Event) -> None:
+        node = Scalar(event.start_mark, event.value, not event.style, event.end_mark)
+        if event.tag is not None:
+            self._refuse_tag(event)
         if event.anchor is not None:
             self.anchors[event.anchor] = node
         self.nodes += 1
         if self.nodes > MAX_NODES:
-            self._too_many(at)
+            self._too_many(event)
         self._attach(node, 1)
 
-    def _stop(self, at: At, message: str) -> NoReturn:
-        self.findings.error(Position(*at), message)
+    def _stop(self, position: Position, message: str) -> NoReturn:
+        self.findings.error(position, message)
         raise _Stop
 
-    def _too_many(self, at: At) -> NoReturn:
-        self._stop(at, f"the file has more than {MAX_NODES:,} values (aliases count each time they are used)")
+    def _too_many(self, event: Event) -> NoReturn:
+        self._stop(_at(event), f"the file has more than {MAX_NODES:,} values (aliases count each time they are used)")
 
-    def _note(self, event: Event, at: At) -> None:
-        """Refuse tags."""
+    def _refuse_tag(self, event: Event) -> None:
         if event.tag not in (None, "!"):
-            self._stop(at, f"tags are not supported: remove {shorten(event.tag)}")
+            self._stop(_at(event), f"tags are not supported: remove {shorten(event.tag)}")
 
     def _open(self, node: Sequence | Mapping, event: Event) -> None:
-        at = node.position
-        self._note(event, at)
+        self._refuse_tag(event)
         if len(self.stack) >= MAX_DEPTH:
-            self._stop(at, f"nested more than {MAX_DEPTH} levels deep")
+            self._stop(node.position, f"nested more than {MAX_DEPTH} levels deep")
         self.nodes += 1
         if self.nodes > MAX_NODES:
-            self._too_many(at)
+            self._too_many(event)
         if event.anchor is not None:
             self.anchors[event.anchor] = node
         self._attach(node, 0)
         self.stack.append(node)
 
-    def _close(self, _: Event, _at: At) -> None:
+    def _close(self, _: Event) -> None:
         node = self.stack.pop()
         if self.stack:
             parent = self.stack[-1]
             parent.size += node.size
             parent.depth = max(parent.depth, node.depth + 1)
 
-    def _alias(self, event: Event, at: At) -> None:
-        name = event.anchor or ""
+    def _alias(self, event: Event) -> None:
+        name, at = event.anchor or "", _at(event)
         node = self.anchors.get(name)
         if node is None:
             self._stop(at, f"unknown alias {shorten('*' + name)}; quote values that begin with '*'")
@@ -236,7 +237,7 @@ class _Composer:
             self._stop(at, f"nested more than {MAX_DEPTH} levels deep")
         self.nodes += node.size
         if self.nodes > MAX_NODES:
-            self._too_many(at)
+            self._too_many(event)
         self._attach(node, node.size)
         if self.stack:
             self.stack[-1].depth = max(self.stack[-1].depth, node.depth + 1)
@@ -269,9 +270,13 @@ class _Composer:
         if first is None:
             parent.by_key[node.text] = node
         else:
-            place = f"first given at line {first.line}; remove one of them"
+            place = f"first given at line {first.position.line}; remove one of them"
             self.findings.error(node.position, f"duplicate key {shorten(node.text)}: {place}")
         parent.pending = node
+
+
+def _at(event: Event) -> Position:
+    return Position(event.start_mark.line + 1, event.start_mark.column + 1)
 
 
 def describe(node: Node) -> str:

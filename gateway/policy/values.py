@@ -132,19 +132,19 @@ class Named:
 
     def _pair(self, name: Scalar, value: Node) -> Node:
         """Turn `name: {…}` into `{name: …, …}`."""
-        head = (Scalar(name.position, "name", True), name)
+        head = (Scalar(name.mark, "name", True), name)
         if isinstance(value, MappingNode):
-            return MappingNode(name.position, [head, *value.items])
+            return MappingNode(name.mark, [head, *value.items])
         if isinstance(value, Scalar) and value.null:
-            return MappingNode(name.position, [head])
+            return MappingNode(name.mark, [head])
         if isinstance(value, Scalar) and self.short:
-            return MappingNode(name.position, [head, (Scalar(value.position, self.short, True), value)])
+            return MappingNode(name.mark, [head, (Scalar(value.mark, self.short, True), value)])
         return value
 
     def _item(self, item: Node) -> Node:
         """Turn a bare name in a list into `{name: …}`."""
         if isinstance(item, Scalar) and self.short:
-            return MappingNode(item.position, [(Scalar(item.position, "name", True), item)])
+            return MappingNode(item.mark, [(Scalar(item.mark, "name", True), item)])
         return item
 
     def schema(self) -> Schema:
