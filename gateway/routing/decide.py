@@ -13,7 +13,7 @@ from engine.messages import Adaptive, Speculation
 from gateway.policy.schema import Rule
 from gateway.routing import reasons
 from gateway.routing.choose import choose, preferred
-from gateway.routing.options import Ask, Option, forced_by, load_of, option_of, servable
+from gateway.routing.options import Ask, Option, forced_by, guarded, load_of, option_of, servable
 from gateway.routing.snapshot import Snapshot
 from gateway.types import PLAIN, BackendState, Classification, Decision, GenerateRequest
 
@@ -43,8 +43,14 @@ def decide(
     arms = servable(ask, vetoes)
     forced = forced_by(ask, arms)
     options = [option_of(ask, arm) for arm in forced or arms]
+    slow: list[str] = []
+    if forced is None:
+        options = guarded(ask, options, slow)
     choice = choose(ask, options, forced=forced is not None)
     chosen, state, text = choice.option, choice.state, choice.text
+    if slow and state in ("ok", "no_data", "policy"):
+        state, text = "p99", f"p99 guard, {slow[0]}; {text}"
+    vetoes += slow
     if vetoes and state in ("ok", "no_data", "policy") and len({option.arm.path for option in options}) == 1:
         state, text = "veto", f"veto {vetoes[0]}; {text}"
     incumbent = preferred(options, rule)

@@ -12,6 +12,7 @@ from gateway.bands import context_band, load_band, temperature_band
 from gateway.errors import InvalidRequest, NotFound, Unavailable
 from gateway.policy.schema import Rule
 from gateway.routing.estimates import PLAIN_KEY, ArmKey, Estimate
+from gateway.routing.guard import TRIAL_SHARE
 from gateway.routing.snapshot import Node, Snapshot
 from gateway.routing.vetoes import veto, window_exceeded
 from gateway.types import Arm, BackendState, GenerateRequest
@@ -130,3 +131,34 @@ def option_of(ask: Ask, arm: Arm) -> Option:
 def load_of(state: BackendState) -> int:
     """Return running sequences at the backend with this request."""
     return max(1, state.running + 1)
+
+
+def guarded(ask: Ask, options: list[Option], vetoes: list[str]) -> list[Option]:
+    """Return the options that the rule's p99 guard leaves: an arm that fails takes every longer draft with it.
+
+    An arm on trial is left in for a share of requests. Where nothing else is left, the guard gives way: a slow answer
+    beats none.
+    """
+    rule = ask.rule.p99
+    if rule is None:
+        return options
+    shortest: dict[tuple[str, str], int] = {}
+    for option in options:
+        arm = option.arm
+        place = (
+            arm.backend,
+            arm.method,
+            arm.k,
+            ask.task,
+            context_band(ask.prompt_tokens),
+            load_band(load_of(option.state)),
+        )
+        standing = ask.snapshot.guard.standing(rule, place) if arm.k else None
+        tried = standing is not None and standing.status == "trial" and (ask.draw * 997.0) % 1.0 < TRIAL_SHARE
+        if standing is None or tried or standing.status not in ("ineligible", "trial"):
+            continue
+        vetoes.append(f"{arm}: {standing.text}")
+        where = (arm.backend, arm.method)
+        shortest[where] = min(arm.k, shortest.get(where, arm.k))
+    left = [o for o in options if o.arm.k == 0 or o.arm.k < shortest.get((o.arm.backend, o.arm.method), o.arm.k + 1)]
+    return left or options

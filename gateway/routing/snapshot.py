@@ -21,6 +21,7 @@ from gateway.routing.costs import Costs, TableCosts
 from gateway.routing.eras import Eras
 from gateway.routing.estimates import ArmKey, Evidence, Prior, Setting, evidence_at
 from gateway.routing.flight import Flight, flight_at
+from gateway.routing.guard import Guard
 from gateway.routing.observe import TIME_UNIT_S
 from gateway.routing.states import NodeState, advance, probe_share
 from gateway.routing.stats import Pile
@@ -70,6 +71,8 @@ class Snapshot:
     tuning: Tuning
     nodes: dict[NodeKey, Node] = field(default_factory=dict)
     history: tuple[LatencyCell, ...] = ()
+    guard: Guard = field(default_factory=Guard)
+    """p99 standings; carried on likewise."""
     eras: Eras = field(default_factory=Eras)
     """Change detectors; carried on from snapshot to snapshot."""
 
@@ -118,6 +121,9 @@ def build_snapshot(
     eras.look(live, book.layouts, now, tuning.half_life)
     eras.apply(book)
     snapshot = Snapshot(now, stale, book, views, offered, current, tuning, history=tuple(history), eras=eras)
+    if previous is not None:
+        snapshot.guard = previous.guard
+    snapshot.guard.advance(snapshot.history, now)
     _fill(snapshot, previous)
     return snapshot
 
