@@ -20,17 +20,16 @@ from gateway.backends import Backend
 from gateway.db import Database
 from gateway.errors import BreakevenError
 from gateway.histogram import LatencyCell
+from gateway.history import History
 from gateway.routing import Bucket, Snapshot, Tuning, build_snapshot, empty_snapshot
 from gateway.stats import Statistics
 from gateway.switches import SwitchWatch
-from gateway.window import Window, merged_history
+from gateway.window import Window
 
 log = logging.getLogger(__name__)
 STALE_AFTER_S = 3.0
 """Statistics that could not be read for so long are called stale."""
-HISTORY_S = 24 * 3600
-"""How far back latencies are looked at for the p99 guard."""
-_HISTORY_EVERY_S = 30.0
+_HISTORY_EVERY_S = 10.0
 _MAINTAIN_EVERY_S = 900.0
 _REBUILD_AFTER_S = 5.0
 _SHARE = 10
@@ -72,7 +71,7 @@ class Refresher:
         self._window = Window(int(6 * self._tuning.half_life // 60))
         self._switches = SwitchWatch(policy)
         self._history: list[LatencyCell] = []
-        self._hours: dict[int, list[LatencyCell]] = {}
+        self._past = History()
         self._inputs: object = None
         self._read_at: float | None = None
         self._store_error = ""
@@ -131,23 +130,16 @@ class Refresher:
         return self._window.buckets(), {name: table for name, table in costs.items() if table is not None}
 
     async def refresh_history(self) -> None:
-        """Read the latencies of the last day; past hours are read once and late arrivals in the last two."""
+        """Read the latencies that are new."""
         if self._database is None:
             return
-        now = time.time()
-        since = now - HISTORY_S if not self._hours else now // 3600 * 3600 - 3600
         try:
-            cells = await self._database.p99_history(since, metrics=("ttft", "tpot", "itl"))
+            await self._past.read(self._database)
         except BreakevenError as error:
             self._database_error = str(error)
             return
         self._database_error, self._asked_at = "", time.monotonic()
-        fresh: dict[int, list[LatencyCell]] = {}
-        for cell in cells:
-            fresh.setdefault(cell.minute, []).append(cell)
-        kept = {minute: found for minute, found in self._hours.items() if minute >= (now - HISTORY_S) // 60}
-        self._hours = kept | fresh
-        self._history = await asyncio.to_thread(merged_history, self._hours)
+        self._history = self._past.cells()
 
     def _mark_stale(self) -> None:
         overdue = self._read_at is None or time.monotonic() - self._read_at > STALE_AFTER_S

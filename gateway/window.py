@@ -8,10 +8,9 @@ hour, half an hour before. Fewer buckets make a cheaper snapshot, and a block's 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import chain
 
-from gateway.histogram import LatencyCell, LogHistogram, Metric
 from gateway.routing import Bucket
 from gateway.stats import Statistics
 from gateway.types import CellKey
@@ -99,17 +98,3 @@ class Window:
             middle = (first + last + 1) // 2
             found = self._blocks[first, last] = [Bucket(middle, key, counters) for key, counters in sums.items()]
         return found
-
-
-def merged_history(hours: Mapping[int, list[LatencyCell]]) -> list[LatencyCell]:
-    """Merge hour cells into one cell per key and metric, dated at the earliest."""
-    merged: dict[tuple[CellKey, Metric], tuple[int, int, LogHistogram]] = {}
-    for minute in sorted(hours):
-        for cell in hours[minute]:
-            first, _, histogram = merged.setdefault((cell.key, cell.metric), (minute, 0, LogHistogram()))
-            histogram.merge(cell.histogram)
-            merged[cell.key, cell.metric] = (first, minute + cell.minutes - first, histogram)
-    return [
-        LatencyCell(key, metric, first, histogram, length)
-        for (key, metric), (first, length, histogram) in merged.items()
-    ]

@@ -7,6 +7,7 @@ not answer, and StoreRefused where it will never take a value.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -100,11 +101,18 @@ class Database(SwitchLog, PolicyVersions, Replays):
         return len(fresh)
 
     async def p99_history(
-        self, since: float, until: float | None = None, metrics: Sequence[Metric] = METRICS
+        self,
+        since: float,
+        until: float | None = None,
+        metrics: Sequence[Metric] = METRICS,
+        *,
+        resolution_minutes: int = 60,
     ) -> list[LatencyCell]:
-        """Return the latencies of each cell, hour by hour, between two Unix times."""
-        async with self._read() as connection:
-            return await queries.latency_cells(connection, *_minutes(since, until), metrics)
+        """Return the latencies of each cell, hour by hour unless said otherwise, between two Unix times."""
+        async with self._read(30.0) as connection:
+            window = _minutes(since, until)
+            packed = await queries.packed_by_cell(connection, *window, metrics, resolution_minutes)
+        return await asyncio.to_thread(queries.merge_cells, packed)
 
     async def task_summary(
         self, since: float, until: float | None = None, metrics: Sequence[Metric] = ("ttft", "tpot", "itl")
@@ -113,7 +121,8 @@ class Database(SwitchLog, PolicyVersions, Replays):
         async with self._read(30.0) as connection:
             window = _minutes(since, until)
             activity = await queries.activity_by_task(connection, *window)
-            return queries.TaskSummary(activity, await queries.latency_by_task(connection, *window, metrics))
+            packed = await queries.packed_by_task(connection, *window, metrics)
+        return queries.TaskSummary(activity, await asyncio.to_thread(queries.merge_tasks, packed))
 
     async def cell_activity(self, since: float, until: float | None = None) -> list[queries.CellActivity]:
         """Return activity by cell between two Unix times: what compares arms at the same load."""

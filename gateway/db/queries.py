@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.db.models import ACCEPTED_COLUMNS, CELL_COLUMNS, ActivityRollup, Cell, LatencyRollup
 from gateway.db.rollups import SUMS
 from gateway.histogram import LatencyCell, LogHistogram, Metric
 from gateway.types import Arm, CellKey
-
-HOUR = 60
 
 
 class ActivitySums(msgspec.Struct):
@@ -126,46 +125,67 @@ async def activity_series(connection: AsyncConnection, first: int, last: int, st
     return [ActivityPoint(row[0] * 60, row[1], Arm(*row[2:5]), _sums(row[5:])) for row in rows.fetchall()]
 
 
-async def latency_by_task(
+async def packed_by_task(
     connection: AsyncConnection, first: int, last: int, metrics: Sequence[Metric]
-) -> list[TaskLatency]:
-    """Merge histograms by task, arm and metric over minutes `first` … `last`."""
+) -> dict[tuple[Any, ...], list[bytes]]:
+    """Return the packed histograms of each task, arm and metric over minutes `first` … `last`."""
     table = LatencyRollup
-    rows = await connection.stream(
-        select(Cell.task, Cell.backend, Cell.method, Cell.k, table.metric, table.histogram)
-        .join(Cell, Cell.id == table.cell_id)
-        .where(table.minute.between(first, last), table.metric.in_(metrics))
-    )
-    merged: dict[tuple[Any, ...], LogHistogram] = defaultdict(LogHistogram)
-    async for part in rows.partitions(5000):
-        grouped: dict[tuple[Any, ...], list[bytes]] = defaultdict(list)
-        for row in part:
-            grouped[tuple(row[:5])].append(row[5])
-        for key, blobs in grouped.items():
-            merged[key].merge(LogHistogram.merge_encoded(blobs))
-    return [TaskLatency(key[0], Arm(*key[1:4]), key[4], merged[key]) for key in sorted(merged)]
+    query = select(Cell.task, Cell.backend, Cell.method, Cell.k, table.metric, table.histogram)
+    return await _grouped(connection, _joined(query, first, last, metrics), lambda row: (tuple(row[:5]), row[5]))
 
 
-async def latency_cells(
-    connection: AsyncConnection, first: int, last: int, metrics: Sequence[Metric]
-) -> list[LatencyCell]:
-    """Merge histograms by cell, metric and hour (or day, where only day rows are left)."""
-    table = LatencyRollup
-    rows = await connection.execute(
-        select(*(getattr(Cell, name) for name in CELL_COLUMNS), table.metric, table.span, table.minute, table.histogram)
-        .join(Cell, Cell.id == table.cell_id)
-        .where(table.minute.between(first, last), table.metric.in_(metrics))
-    )
-    grouped: dict[tuple[CellKey, str, int, int], list[bytes]] = defaultdict(list)
-    size = len(CELL_COLUMNS)
-    for row in rows:
+async def packed_by_cell(
+    connection: AsyncConnection, first: int, last: int, metrics: Sequence[Metric], resolution: int
+) -> dict[tuple[Any, ...], list[bytes]]:
+    """Return the packed histograms of each cell, metric, span and its length (at least `resolution` minutes)."""
+    table, size = LatencyRollup, len(CELL_COLUMNS)
+    cell = (getattr(Cell, name) for name in CELL_COLUMNS)
+
+    def key_of(row: Any) -> tuple[tuple[Any, ...], bytes]:  # noqa: ANN401 — a row of this query
         metric, span, minute, packed = row[size:]
-        span = max(span, HOUR)
-        grouped[CellKey(*row[:size]), metric, minute - minute % span, span].append(packed)
+        span = max(span, resolution)
+        return (*row[:size], metric, minute - minute % span, span), packed
+
+    query = select(*cell, table.metric, table.span, table.minute, table.histogram)
+    return await _grouped(connection, _joined(query, first, last, metrics), key_of)
+
+
+def merge_tasks(packed: Mapping[tuple[Any, ...], list[bytes]]) -> list[TaskLatency]:
+    """Merge what `packed_by_task` returned; takes CPU time, so run it in a thread."""
     return [
-        LatencyCell(key, cast("Metric", metric), minute, LogHistogram.merge_encoded(blobs), span)
-        for (key, metric, minute, span), blobs in sorted(grouped.items(), key=lambda item: item[0])
+        TaskLatency(key[0], Arm(*key[1:4]), key[4], LogHistogram.merge_encoded(packed[key])) for key in sorted(packed)
     ]
+
+
+def merge_cells(packed: Mapping[tuple[Any, ...], list[bytes]]) -> list[LatencyCell]:
+    """Merge what `packed_by_cell` returned; takes CPU time, so run it in a thread."""
+    return [
+        LatencyCell(CellKey(*key[:-3]), key[-3], key[-2], LogHistogram.merge_encoded(packed[key]), key[-1])
+        for key in sorted(packed)
+    ]
+
+
+async def _grouped(
+    connection: AsyncConnection,
+    query: Select[*tuple[Any, ...]],
+    key_of: Callable[[Any], tuple[tuple[Any, ...], bytes]],
+) -> dict[tuple[Any, ...], list[bytes]]:
+    """Read in portions, so that the event loop is never held for long."""
+    grouped: dict[tuple[Any, ...], list[bytes]] = defaultdict(list)
+    rows = await connection.stream(query)
+    async for part in rows.partitions(500):
+        for row in part:
+            key, packed = key_of(row)
+            grouped[key].append(packed)
+        await asyncio.sleep(0)
+    return grouped
+
+
+def _joined(query: Any, first: int, last: int, metrics: Sequence[Metric]) -> Any:  # noqa: ANN401 — any Select
+    table = LatencyRollup
+    return query.join(Cell, Cell.id == table.cell_id).where(
+        table.minute.between(first, last), table.metric.in_(metrics)
+    )
 
 
 def _sums_by(groups: Sequence[Any], first: int, last: int) -> Any:  # noqa: ANN401 — SQLAlchemy's Select of this shape has no name

@@ -8,6 +8,7 @@ import pytest
 
 from engine.messages import CostCell, CostTable
 from gateway.db import Database
+from gateway.history import History
 from gateway.recorder import Recorder
 from gateway.refresh import Refresher
 from gateway.routing import summarize
@@ -182,6 +183,29 @@ async def test_every_minute_of_the_window_is_in_exactly_one_bucket():
         ages = [age for age in range(191) if bucket.counters["n"] >> age & 1]
         assert all(abs(bucket.minute - (now - age)) <= 16 for age in ages)
         assert all(abs(bucket.minute - (now - age)) <= 6 for age in ages if age < 30)
+
+
+async def test_history_starts_with_the_last_day_and_only_grows(database):
+    now = time.time()
+    ages = [90_000, 80_000, 7200, 600, 200, 30]  # seconds; the first is older than a day
+    await database.insert_records([make_record(f"r{i}", at=now - age, tpot_s=0.01) for i, age in enumerate(ages)])
+    history = History()
+    for _ in range(2):
+        await history.read(database)
+        assert tpots(history) == 5
+    await database.insert_records([make_record("new", at=now), make_record("late", at=now - 65)])
+    await history.read(database)
+    assert tpots(history) == 7
+    kept = history.cells()[0].histogram
+    count = kept.count
+    await database.insert_records([make_record("newer", at=now)])
+    await history.read(database)
+    assert kept.count == count
+    assert tpots(history) == 8
+
+
+def tpots(history):
+    return sum(cell.histogram.count for cell in history.cells() if cell.metric == "tpot")
 
 
 def make_key():
