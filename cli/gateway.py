@@ -55,22 +55,22 @@ def run(settings: Settings, log_level: str) -> None:
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     asyncio.run(check_keys(settings))
-    listening = listen(settings.server.host, settings.server.port)
-    app = create_app(settings)
-    host, port = listening.getsockname()[:2]
-    click.echo(f"gateway on http://{f'[{host}]' if ':' in host else host}:{port}", err=True)
-    server = uvicorn.Server(
-        uvicorn.Config(
+    with listen(settings.server.host, settings.server.port) as listening:
+        app = create_app(settings)
+        host, port = listening.getsockname()[:2]
+        click.echo(f"gateway on http://{f'[{host}]' if ':' in host else host}:{port}", err=True)
+        config = uvicorn.Config(
             app,
             log_config=None,
             log_level=log_level,
             access_log=False,
             timeout_graceful_shutdown=int(settings.server.drain_s),
             server_header=False,
+            proxy_headers=False,
             lifespan="on",
         )
-    )
-    server.run(sockets=[listening])
+        server = uvicorn.Server(config)
+        server.run(sockets=[listening])
     if not server.started:
         raise SystemExit(3)
 

@@ -1,13 +1,17 @@
 """Prometheus metrics with bounded labels; `serve` hands each record over, `/metrics` shows the page.
 
-Also vLLM's `vllm:spec_decode_*` names, so that meters made for vLLM read the gateway.
+Also vLLM's `vllm:spec_decode_*` names, so that meters made for vLLM read the gateway. Counting is a few additions to
+plain numbers per request; the client library only draws the page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from gateway.policy.lifecycle import Held
 from gateway.types import BackendState, RequestRecord
@@ -15,105 +19,141 @@ from gateway.types import BackendState, RequestRecord
 _FINE = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.5)
 _COARSE = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _OVERHEAD = (0.0001, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25)
+Labels = tuple[str, ...]
+
+
+class Buckets:
+    """One histogram by label values."""
+
+    def __init__(self, name: str, about: str, edges: tuple[float, ...], *labels: str) -> None:
+        self.name = name
+        self._about = about
+        self._edges = edges
+        self._labels = labels
+        self._counts: dict[Labels, list[int]] = {}
+        self._sums: dict[Labels, float] = {}
+
+    def observe(self, seconds: float, labels: Labels = ()) -> None:
+        """Count one value."""
+        counts = self._counts.get(labels)
+        if counts is None:
+            counts = self._counts[labels] = [0] * (len(self._edges) + 1)
+            self._sums[labels] = 0.0
+        counts[bisect_left(self._edges, seconds)] += 1
+        self._sums[labels] += seconds
+
+    def family(self) -> Metric:
+        """Return it in the library's form, buckets cumulative."""
+        family = HistogramMetricFamily(self.name, self._about, labels=self._labels)
+        for labels, counts in self._counts.items():
+            total, buckets = 0, []
+            for edge, count in zip((*map(str, self._edges), "+Inf"), counts, strict=True):
+                total += count
+                buckets.append((edge, total))
+            family.add_metric(labels, buckets, self._sums[labels])
+        return family
 
 
 class Metrics:
     """All metrics of one gateway process. Label values come from the policy and a fixed set, never from clients."""
 
     def __init__(self, states: Callable[[], list[BackendState]], policy: Callable[[], Held] | None = None) -> None:
-        self._registry = CollectorRegistry()
         self._states = states
         self._policy = policy
-        self._requests = self._counter("breakeven_requests", "Answered requests", "task", "backend", "path", "status")
-        self._decisions = self._counter("breakeven_decisions", "Decisions by their state", "state")
-        self._fallbacks = self._counter("breakeven_fallbacks", "Requests answered by another arm than decided")
-        self._prompt = self._counter("breakeven_prompt_tokens", "Prompt tokens as backends report them", "backend")
-        self._completion = self._counter(
-            "breakeven_completion_tokens", "Completion tokens as backends report them", "backend", "path"
-        )
-        self._overhead = self._histogram("breakeven_overhead_seconds", "Arrival to request sent upstream", _OVERHEAD)
-        self._ttft = self._histogram("breakeven_ttft_seconds", "Arrival to first token", _COARSE, "path")
-        self._tpot = self._histogram("breakeven_tpot_seconds", "(last - first) / (n - 1)", _FINE, "path")
-        self._e2e = self._histogram("breakeven_e2e_seconds", "Arrival to end of answer", _COARSE, "path")
-        self._rounds = self._counter("vllm:spec_decode_num_drafts", "Speculation rounds")
-        self._drafted = self._counter("vllm:spec_decode_num_draft_tokens", "Draft tokens")
-        self._accepted = self._counter("vllm:spec_decode_num_accepted_tokens", "Accepted draft tokens")
-        self._up = Gauge("breakeven_backend_up", "1 where the backend can answer", ["backend"], registry=self._registry)
-        self._running = Gauge(
-            "breakeven_backend_running", "Sequences decoding at the backend", ["backend"], registry=self._registry
-        )
-        self._in_force = self._gauge("breakeven_policy_info", "1 for the policy in force", "hash", "origin")
-        self._since = self._gauge("breakeven_policy_since_seconds", "Unix time at which it came into force here")
-        self._rejected = self._gauge("breakeven_policy_rejected", "1 while a newer policy is refused")
-        self._rejections = self._gauge("breakeven_policy_rejections", "Policies refused since the start")
-        self._reloads = self._gauge("breakeven_policy_reloads", "Policies that came into force since the start")
-        self._children: dict[tuple[str, ...], _Children] = {}
-
-    def _counter(self, name: str, about: str, *labels: str) -> Counter:
-        return Counter(name, about, labels, registry=self._registry)
-
-    def _gauge(self, name: str, about: str, *labels: str) -> Gauge:
-        return Gauge(name, about, labels, registry=self._registry)
-
-    def _histogram(self, name: str, about: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(name, about, labels, buckets=buckets, registry=self._registry)
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        self._requests: Counter[Labels] = Counter()
+        self._decisions: Counter[Labels] = Counter()
+        self._prompt: Counter[Labels] = Counter()
+        self._completion: Counter[Labels] = Counter()
+        self._plain: Counter[str] = Counter()
+        self._overhead = Buckets("breakeven_overhead_seconds", "Arrival to request sent upstream", _OVERHEAD)
+        self._ttft = Buckets("breakeven_ttft_seconds", "Arrival to first token", _COARSE, "path")
+        self._tpot = Buckets("breakeven_tpot_seconds", "(last - first) / (n - 1)", _FINE, "path")
+        self._e2e = Buckets("breakeven_e2e_seconds", "Arrival to end of answer", _COARSE, "path")
 
     def submit(self, record: RequestRecord) -> None:
         """Count one request."""
         arm = record.arm
-        labels = (record.task, arm.backend, arm.path, str(record.status))
-        children = self._children.get(labels)
-        if children is None:
-            children = self._children[labels] = _Children(self, labels)
-        children.requests.inc()
-        self._decisions.labels(record.decision.state).inc()
-        if record.fallback:
-            self._fallbacks.inc()
+        path = (arm.path,)
+        self._requests[record.task, arm.backend, arm.path, str(record.status)] += 1
+        self._decisions[(record.decision.state,)] += 1
         if record.prompt_tokens:
-            children.prompt.inc(record.prompt_tokens)
+            self._prompt[(arm.backend,)] += record.prompt_tokens
         if record.completion_tokens:
-            children.completion.inc(record.completion_tokens)
+            self._completion[arm.backend, arm.path] += record.completion_tokens
         self._overhead.observe(record.overhead_s)
         if record.ttft_s is not None:
-            children.ttft.observe(record.ttft_s)
+            self._ttft.observe(record.ttft_s, path)
         if record.tpot_s is not None:
-            children.tpot.observe(record.tpot_s)
-        children.e2e.observe(record.e2e_s)
-        if record.spec is not None and record.spec.rounds:
-            self._rounds.inc(record.spec.rounds)
-            self._drafted.inc(record.spec.drafted)
-            self._accepted.inc(record.spec.accepted)
+            self._tpot.observe(record.tpot_s, path)
+        self._e2e.observe(record.e2e_s, path)
+        if record.fallback:
+            self._plain["fallbacks"] += 1
+        if record.loop:
+            self._plain["loops"] += 1
+        spec = record.spec
+        if spec is not None and spec.rounds:
+            self._plain["rounds"] += spec.rounds
+            self._plain["drafted"] += spec.drafted
+            self._plain["accepted"] += spec.accepted
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics (the library calls this)."""
+        yield _counter("breakeven_requests", "Requests", self._requests.items(), "task", "backend", "path", "status")
+        yield _counter("breakeven_decisions", "Decisions by their state", self._decisions.items(), "state")
+        yield _counter(
+            "breakeven_prompt_tokens", "Prompt tokens as backends report them", self._prompt.items(), "backend"
+        )
+        about = "Completion tokens as backends report them"
+        yield _counter("breakeven_completion_tokens", about, self._completion.items(), "backend", "path")
+        for name, about, key in (
+            ("breakeven_fallbacks", "Requests answered by another backend than decided", "fallbacks"),
+            ("breakeven_loops", "Answers that ended in a repetition loop", "loops"),
+            ("vllm:spec_decode_num_drafts", "Speculation rounds", "rounds"),
+            ("vllm:spec_decode_num_draft_tokens", "Draft tokens", "drafted"),
+            ("vllm:spec_decode_num_accepted_tokens", "Accepted draft tokens", "accepted"),
+        ):
+            yield _counter(name, about, [((), self._plain[key])])
+        for buckets in (self._overhead, self._ttft, self._tpot, self._e2e):
+            yield buckets.family()
+        yield from self._backends()
+        if self._policy is not None:
+            yield from _policy(self._policy())
+
+    def _backends(self) -> Iterator[Metric]:
+        up = GaugeMetricFamily("breakeven_backend_up", "1 where the backend can answer", labels=["backend"])
+        running = GaugeMetricFamily(
+            "breakeven_backend_running", "Sequences decoding at the backend", labels=["backend"]
+        )
+        waiting = GaugeMetricFamily("breakeven_backend_waiting", "Sequences waiting there", labels=["backend"])
+        for state in self._states():
+            up.add_metric([state.name], float(state.healthy))
+            running.add_metric([state.name], state.running)
+            waiting.add_metric([state.name], state.waiting)
+        yield from (up, running, waiting)
 
     def page(self) -> bytes:
         """Return the page in Prometheus's text format."""
-        self._up.clear()
-        self._running.clear()
-        for state in self._states():
-            self._up.labels(state.name).set(1 if state.healthy else 0)
-            self._running.labels(state.name).set(state.running)
-        if self._policy is not None:
-            self._tell_policy(self._policy())
         return generate_latest(self._registry)
 
-    def _tell_policy(self, held: Held) -> None:
-        self._in_force.clear()
-        self._in_force.labels(held.policy.hash, held.origin).set(1)
-        self._since.set(held.since)
-        self._rejected.set(1 if held.rejected else 0)
-        self._rejections.set(held.rejections)
-        self._reloads.set(held.reloads)
+
+def _policy(held: Held) -> Iterator[Metric]:
+    """Tell the policy in force and what was refused."""
+    info = GaugeMetricFamily("breakeven_policy_info", "1 for the policy in force", labels=["hash", "origin"])
+    info.add_metric([held.policy.hash, held.origin], 1)
+    yield info
+    for name, about, value in (
+        ("breakeven_policy_since_seconds", "Unix time at which it came into force here", held.since),
+        ("breakeven_policy_rejected", "1 while a newer policy is refused", float(held.rejected is not None)),
+        ("breakeven_policy_rejections", "Policies refused since the start", held.rejections),
+        ("breakeven_policy_reloads", "Policies that came into force since the start", held.reloads),
+    ):
+        yield GaugeMetricFamily(name, about, value=value)
 
 
-class _Children:
-    """The labelled counters of one combination: looked up once, because a lookup costs more than an increment."""
-
-    __slots__ = ("completion", "e2e", "prompt", "requests", "tpot", "ttft")
-
-    def __init__(self, metrics: Metrics, labels: tuple[str, ...]) -> None:
-        _, backend, path, _ = labels
-        self.requests = metrics._requests.labels(*labels)
-        self.prompt = metrics._prompt.labels(backend)
-        self.completion = metrics._completion.labels(backend, path)
-        self.ttft = metrics._ttft.labels(path)
-        self.tpot = metrics._tpot.labels(path)
-        self.e2e = metrics._e2e.labels(path)
+def _counter(name: str, about: str, values: Iterable[tuple[Labels, int]], *labels: str) -> Metric:
+    family = CounterMetricFamily(name, about, labels=labels)
+    for key, value in values:
+        family.add_metric(key, value)
+    return family

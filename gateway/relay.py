@@ -14,7 +14,6 @@ import msgspec
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
-_KEYS = (b'"usage"', b'"metrics"', b'"error"', b'"timings"', b'"finish_reason":"', b'"finish_reason": "')
 _FINGERPRINT = re.compile(rb'"system_fingerprint"\s*:\s*(?:null|"[^"\\]*")')
 _MAX_EVENT = 16 << 20
 MAX_ITL = 512
@@ -105,7 +104,7 @@ class Relay:
         count = block.count(b"\n\ndata:") + block.startswith(b"data:") - self.done
         self._time(count, now)
         self._tail.append(block)
-        if any(key in block for key in _KEYS):
+        if _is_special(block):
             events = [self._event(event) for event in block[:-2].split(b"\n\n")]
             block = b"".join(events)
         if b'"system_fingerprint"' in block:
@@ -131,15 +130,17 @@ class Relay:
 
     def _look_for_token(self, block: bytes, now: float) -> None:
         """Set `first_at` at the first event with output: a chunk with only a role is none."""
-        for event in block[:-2].split(b"\n\n"):
-            payload = _payload(event)
+        at = 0
+        while (end := block.find(b"\n\n", at)) >= 0:
+            payload = _payload(block[at:end])
             if payload is not None and _has_output(payload):
                 self.first_at = now
                 return
+            at = end + 2
 
     def _event(self, event: bytes) -> bytes:
         """Handle one event that may carry more than text; return it as it shall go out, b"" for not at all."""
-        if not any(key in event for key in _KEYS):
+        if not _is_special(event):
             return event + b"\n\n"
         payload = _payload(event)
         if payload is None:
@@ -172,6 +173,18 @@ class Relay:
                 reason = choice.get("finish_reason") if isinstance(choice, dict) else None
                 if isinstance(reason, str):
                     self.finish_reason = reason
+
+
+def _is_special(block: bytes) -> bool:
+    """Tell whether there is more than text in it. Quotes inside JSON strings are escaped: these are keys."""
+    return (
+        b'"usage"' in block
+        or b'"metrics"' in block
+        or b'"error"' in block
+        or b'"finish_reason":"' in block
+        or b'"finish_reason": "' in block
+        or b'"timings"' in block
+    )
 
 
 def _payload(event: bytes) -> dict[str, Any] | None:

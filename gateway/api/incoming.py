@@ -13,6 +13,7 @@ from gateway.errors import InvalidRequest
 
 _SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+=-]{0,127}")
 _REMEMBERED = 8192
+_LOOK_AFTER_S = 0.02
 
 
 class ClientGone(Exception):  # noqa: N818  # not an error: nobody is left to be told
@@ -80,17 +81,25 @@ def with_request_id(app: ASGIApp) -> ASGIApp:
 
 
 class ClientWatch:
-    """Cancels the task that serves a request when its client leaves."""
+    """Cancels the task that serves a request when its client leaves.
 
-    __slots__ = ("_serving", "_watcher", "gone")
+    It begins to look after a moment: most of its cost is starting and ending it, and an answer at once needs none.
+    """
+
+    __slots__ = ("_begin", "_receive", "_serving", "_watcher", "gone")
 
     def __init__(self, receive: Receive) -> None:
         self.gone = False
+        self._receive = receive
         self._serving = asyncio.current_task()
-        self._watcher = asyncio.ensure_future(self._wait(receive))
+        self._watcher: asyncio.Task[None] | None = None
+        self._begin = asyncio.get_running_loop().call_later(_LOOK_AFTER_S, self._start)
 
-    async def _wait(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
+    def _start(self) -> None:
+        self._watcher = asyncio.get_running_loop().create_task(self._wait())
+
+    async def _wait(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
             pass
         if self._serving is not None:
             self.gone = True
@@ -104,4 +113,6 @@ class ClientWatch:
     def close(self) -> None:
         """Stop watching."""
         self._serving = None
-        self._watcher.cancel()
+        self._begin.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()

@@ -7,10 +7,12 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from typing import Any, cast
 
-from litestar import Litestar, Router, asgi
+from litestar import Litestar, Router
 from litestar.di import Provide
-from litestar.types import HTTPScope, Receive, Send
+from litestar.enums import ScopeType
+from litestar.types import HTTPScope, LifeSpanScope, Scope
 
 from gateway.access import Access
 from gateway.api.chat import GenerateEndpoint
@@ -44,6 +46,23 @@ class Wiring:
     running: Callable[[], AbstractAsyncContextManager[None]]
 
 
+class GatewayApp(Litestar):
+    """The application; the two generating endpoints come before the framework's routing and wrappers."""
+
+    __slots__ = ("direct",)
+    direct: dict[str, GenerateEndpoint]
+
+    async def __call__(self, scope: Scope | LifeSpanScope, receive: Any, send: Any) -> None:  # noqa: ANN401  # ASGI
+        """Answer one ASGI connection."""
+        if scope["type"] == ScopeType.HTTP:
+            request = cast("HTTPScope", scope)
+            endpoint = self.direct.get(request["path"])
+            if endpoint is not None:
+                await endpoint(request, receive, send)
+                return
+        await super().__call__(scope, receive, send)
+
+
 def make_litestar(wiring: Wiring) -> Litestar:
     """Build the application."""
     ids = RequestIds()
@@ -58,14 +77,6 @@ def make_litestar(wiring: Wiring) -> Litestar:
         policy=health.policy_state,
     )
 
-    @asgi("/v1/chat/completions", copy_scope=False)
-    async def chat_route(scope: HTTPScope, receive: Receive, send: Send) -> None:
-        await chat(scope, receive, send)
-
-    @asgi("/v1/completions", copy_scope=False)
-    async def completions_route(scope: HTTPScope, receive: Receive, send: Send) -> None:
-        await completions(scope, receive, send)
-
     def given(value: object) -> Provide:
         return Provide(lambda: value, sync_to_thread=False, use_cache=True)
 
@@ -75,8 +86,8 @@ def make_litestar(wiring: Wiring) -> Litestar:
             yield
 
     controllers = [ModelsController, HealthController, ClassifyController, OpsController, PolicyController]
-    return Litestar(
-        [chat_route, completions_route, Router("/", route_handlers=controllers, middleware=[with_request_id])],
+    app = GatewayApp(
+        [Router("/", route_handlers=controllers, middleware=[with_request_id])],
         dependencies={
             "access": given(access),
             "service": given(service),
@@ -94,3 +105,5 @@ def make_litestar(wiring: Wiring) -> Litestar:
         logging_config=None,
         request_max_body_size=wiring.max_body_bytes,
     )
+    app.direct = {"/v1/chat/completions": chat, "/v1/completions": completions}
+    return app
