@@ -1,6 +1,6 @@
 """Compiles a policy's rules into closures and finds the first that holds, in microseconds. Pure.
 
-Rules are indexed by the task and by one more fact that they demand, so that a request tests only those that may hold.
+Only the rules that `index.py` finds possible for a request are tested.
 """
 
 from __future__ import annotations
@@ -24,37 +24,20 @@ from gateway.policy.conditions import (
     Not,
     OneOf,
     Share,
-    TextKey,
     Window,
 )
 from gateway.policy.facts import Facts
+from gateway.policy.index import Index, Test
 
 if TYPE_CHECKING:
     from gateway.policy.schema import Policy, Rule
 
-Test = Callable[[Facts], bool]
-Entry = tuple["Test | None", "Rule"]
-_SECOND: tuple[TextKey, ...] = ("app", "key", "model", "adapter", "service_tier")
-_LARGEST_INDEX = 500_000
-"""Entries; beyond, rules are indexed by task alone."""
-
 
 class Matcher:
-    """The compiled rules of one policy, indexed by task and by one more fact that many of them name."""
+    """The compiled rules of one policy."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
-        self._second = _most_named(rules)
-        tasks, values = _named(rules, "task"), _named(rules, self._second)
-        if (len(tasks) + 1) * len(values) * len(rules) > _LARGEST_INDEX:
-            self._second, values = None, set()
-        rows = [_row(rule, self._second) for rule in rules]
-        self._get = attrgetter(self._second or "task")
-        self._by_task = {task: _by_value(rows, task, values) for task in tasks}
-        self._others = _by_value(rows, None, values)
-
-    def _candidates(self, facts: Facts) -> tuple[Entry, ...]:
-        by_value, rest = self._by_task.get(facts.task, self._others)
-        return by_value.get(self._get(facts), rest)
+        self._candidates = Index(rules, compile_condition).candidates
 
     def __call__(self, facts: Facts) -> Rule:
         """Return the first rule that holds."""
@@ -71,40 +54,6 @@ class Matcher:
         raise AssertionError("a policy ends with a rule without conditions")
 
 
-_Named = frozenset[str] | None
-_Row = tuple[_Named, _Named, Entry]
-
-
-def _most_named(rules: Sequence[Rule]) -> TextKey | None:
-    """Return the fact, besides the task, that most rules demand by literal words; None where hardly any does."""
-    counts = {key: sum(take(rule.when, key)[0] is not None for rule in rules) for key in _SECOND}
-    best = max(_SECOND, key=counts.__getitem__)
-    return best if counts[best] > 3 else None
-
-
-def _named(rules: Sequence[Rule], key: TextKey | None) -> set[str]:
-    """Return all words that rules demand of a fact."""
-    return set() if key is None else {word for rule in rules for word in take(rule.when, key)[0] or ()}
-
-
-def _row(rule: Rule, second: TextKey | None) -> _Row:
-    """Return the tasks and the second fact's words that a rule demands, and what remains to be tested."""
-    tasks, rest = take(rule.when, "task")
-    words: _Named = None
-    if second is not None:
-        words, rest = take(rest, second)
-    return tasks, words, (compile_condition(rest), rule)
-
-
-def _by_value(
-    rows: Sequence[_Row], task: str | None, values: set[str]
-) -> tuple[dict[str, tuple[Entry, ...]], tuple[Entry, ...]]:
-    """Return the rules that can hold for a task, by the second fact's words and for all other words."""
-    possible = [(words, entry) for tasks, words, entry in rows if tasks is None or task in tasks]
-    rest = tuple(entry for words, entry in possible if words is None)
-    return {v: tuple(entry for words, entry in possible if words is None or v in words) for v in values}, rest
-
-
 def match(policy: Policy, facts: Facts) -> Rule:
     """Return the first rule of the policy that holds; there always is one. It may be in mode `observe`."""
     return policy.matcher(facts)
@@ -113,16 +62,6 @@ def match(policy: Policy, facts: Facts) -> Rule:
 def enforced(policy: Policy, facts: Facts) -> Rule:
     """Return the rule that applies where observed ones are passed over: what a request takes meanwhile."""
     return policy.matcher.enforced(facts)
-
-
-def take(condition: Condition, key: TextKey) -> tuple[frozenset[str] | None, Condition]:
-    """Take a demand for literal words out of a conjunction: (the words or None, what remains to be tested)."""
-    parts = condition.parts if isinstance(condition, AllOf) else (condition,)
-    for index, part in enumerate(parts):
-        if isinstance(part, OneOf) and part.key == key and not any(map(_has_wildcard, part.values)):
-            rest = parts[:index] + parts[index + 1 :]
-            return frozenset(part.values), AllOf(rest) if rest else Always()
-    return None, condition
 
 
 def compile_condition(condition: Condition) -> Test | None:

@@ -147,7 +147,9 @@ def test_share_is_uniform_and_stable():
     assert share_of("x") == share_of("x") != share_of("y")
 
 
-def test_the_index_finds_what_looking_at_every_rule_finds():
+@pytest.mark.parametrize("numbers", [0.1, 0.9])
+@pytest.mark.parametrize("names", [0.1, 0.4])
+def test_the_index_finds_what_looking_at_every_rule_finds(numbers: float, names: float):
     """1,000 random requests against 60 random rules, observed ones among them."""
     draw = random.Random(5)
     words = {"task": ["code", "math", "chat"], "app": [f"a{n}" for n in range(9)], "model": ["m", "n"], "key": ["k"]}
@@ -156,18 +158,25 @@ def test_the_index_finds_what_looking_at_every_rule_finds():
         parts = []
         for key, values in words.items():
             kind = draw.random()
-            if kind < 0.4:
+            if kind < names:
                 parts.append(f"{key}: [{', '.join(draw.sample(values, draw.randint(1, len(values))))}]")
-            elif kind < 0.5:
+            elif kind < names + 0.1:
                 parts.append(f'{key}: "{draw.choice(values)[0]}*"')
         if draw.random() < 0.3:
             parts.append("not: {app: [a1, a2], task: code}")
+        if draw.random() < numbers:
+            low = draw.randint(0, 9)
+            parts.append(f"load: {draw.choice([f'{low}..{low + draw.randint(0, 5)}', f'<= {low}', repr(f'> {low}')])}")
+        if draw.random() < 0.2:
+            parts.append(f"header: {{x-a: {draw.choice(['b', 'c', 'true'])}}}")
         return "{" + ", ".join(parts) + "}"
 
     rules = [f"  - {{when: {condition()}, mode: {draw.choice(['enforce', 'observe'])}}}\n" for _ in range(60)]
     policy = parse_policy("version: 1\nrules:\n" + "".join(rules), "p.yaml")
     for _ in range(1000):
-        facts = Facts(**{key: draw.choice([*values, "other"]) for key, values in words.items()})
+        named = {key: draw.choice([*values, "other"]) for key, values in words.items()}
+        headers = draw.choice([{}, {"x-a": "b"}, {"x-a": "z"}])
+        facts = Facts(load=draw.randint(-1, 16), headers=headers, **named)
         holding = [rule for rule in policy.rules if holds_for(rule.when, facts)]
         assert match(policy, facts) == holding[0]
         assert enforced(policy, facts) == next(rule for rule in holding if rule.mode == "enforce")
