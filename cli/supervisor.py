@@ -176,8 +176,8 @@ class Supervisor:
             if self._stopping:
                 return
             if not was_ready and spec.needed:
-                shown = "".join(f"\n  {line}" for line in child.lines) if spec.quiet else ""
-                self.end(f"{spec.name} could not start ({how}){shown}")
+                last = f": {child.lines[-1].removeprefix('Error: ')}" if child.lines else ""
+                self.end(f"{spec.name} could not start ({how}){last}")
                 return
             pause = _FIRST_PAUSE_S if clock() - began > _STEADY_S else pause
             last = f": {child.lines[-1]}" if spec.quiet and child.lines and not was_ready else ""

@@ -56,7 +56,7 @@ class Database(SwitchLog, PolicyVersions, Replays):
 
     async def migrate(self) -> None:
         """Create or upgrade the schema; safe to call from several processes at once."""
-        if self._url.drivername.startswith("sqlite") and not await self.pending_migrations():
+        if not await self.pending_migrations():
             return
         engine = open_engine(self._url, timeout_s=max(60.0, self._timeout_s))
         try:

@@ -10,9 +10,12 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.script.revision import ResolutionError
+from alembic.util import CommandError
 from sqlalchemy import Connection
 
 from gateway.db.models import Base
+from gateway.errors import StoreUnavailable
 
 
 def alembic_config(connection: Connection | None = None) -> Config:
@@ -37,10 +40,16 @@ def downgrade(connection: Connection, revision: str) -> None:
 
 
 def pending(connection: Connection) -> list[str]:
-    """Return the revisions that are not applied yet, oldest first."""
+    """Return the revisions that are not applied yet, oldest first.
+
+    Raises StoreUnavailable where the schema was made by a newer version.
+    """
     scripts = ScriptDirectory.from_config(alembic_config())
     applied = MigrationContext.configure(connection).get_current_heads()
-    newest_first = [script.revision for script in scripts.iterate_revisions("heads", applied or "base")]
+    try:
+        newest_first = [script.revision for script in scripts.iterate_revisions("heads", applied or "base")]
+    except (CommandError, ResolutionError) as error:
+        raise StoreUnavailable(f"database: its schema ({', '.join(applied)}) is newer than this version") from error
     return [revision for revision in reversed(newest_first) if revision not in applied]
 
 

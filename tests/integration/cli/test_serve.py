@@ -211,3 +211,26 @@ def test_stores_that_are_away_at_the_start_are_said_and_do_not_matter(start, pol
     wait_until(lambda: [sink["pending"] for sink in served.stores()["recorder"]["sinks"]] == [1, 1])
     assert served.end() == 0
     assert any((served.data_dir / "spool").iterdir())
+
+
+@pytest.mark.verify
+def test_given_redis_and_postgresql_are_used(start, policy, _shared_redis, postgres_url):
+    served = start("--policy", policy, BREAKEVEN_REDIS_URL=_shared_redis, BREAKEVEN_DATABASE_URL=postgres_url)
+    served.until_ready()
+    assert served.child("valkey-server") is None
+    served.ask()
+    wait_until(lambda: served.delivered("redis") == 1 and served.delivered("database") == 1)
+    assert not (served.data_dir / "breakeven.db").exists()
+    assert served.end() == 0
+
+
+@pytest.mark.verify
+def test_a_frozen_postgresql_at_the_start_is_said(start, policy, postgres_server):
+    postgres_server.signal_all(signal.SIGSTOP)
+    served = start("--policy", policy, BREAKEVEN_DATABASE_URL=postgres_server.url)
+    served.until_ready()
+    assert "database: not ready, starting anyway" in served.output
+    served.ask()
+    postgres_server.signal_all(signal.SIGCONT)
+    wait_until(lambda: served.delivered("database") == 1, 30)
+    assert served.end() == 0

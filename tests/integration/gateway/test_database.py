@@ -46,6 +46,13 @@ async def test_several_processes_may_migrate_at_once(database_url):
         await database.aclose()
 
 
+async def test_a_schema_of_a_newer_version_is_said(database):
+    async with database._write() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(StoreUnavailable, match=r"9999.*newer"):
+        await database.migrate()
+
+
 async def test_a_database_without_schema_is_unavailable(database_url):
     database = Database(database_url)
     await database.ping()

@@ -58,7 +58,7 @@ async def test_a_needed_child_that_cannot_start_ends_everything_and_says_why(sup
     command = [sys.executable, "-S", "-c", "import sys; print('no model'); sys.exit(3)"]
     supervisor.add(ChildSpec("worker", command, never))
     await asyncio.wait_for(supervisor.wait(), 20)
-    assert supervisor.failure == "worker could not start (exit status 3)"
+    assert supervisor.failure == "worker could not start (exit status 3): no model"
     assert "worker | no model" in supervisor.said
 
 
