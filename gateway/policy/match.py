@@ -84,7 +84,7 @@ def compile_condition(condition: Condition) -> Test | None:
 def _leaf(condition: Condition) -> Test:  # noqa: PLR0911  # one line per kind of leaf
     match condition:
         case OneOf(key, values):
-            return _text(attrgetter(key), values)
+            return _text(attrgetter(key), values, always_text=True)
         case Between():
             return _between(condition)
         case Flag(key, value):
@@ -138,7 +138,7 @@ def _expression(pattern: str) -> str:
     return translate(pattern.replace("[", "[[]").replace("?", "[?]"))
 
 
-def _text(get: Callable[[Facts], Any], values: tuple[str, ...]) -> Test:
+def _text(get: Callable[[Facts], Any], values: tuple[str, ...], *, always_text: bool = False) -> Test:
     """Compare with literals by a set and with patterns by one regular expression."""
     literals = frozenset(value for value in values if not _has_wildcard(value))
     patterns = [value for value in values if _has_wildcard(value)]
@@ -149,6 +149,8 @@ def _text(get: Callable[[Facts], Any], values: tuple[str, ...]) -> Test:
         return lambda facts: get(facts) in literals
     if all(pattern.find("*") == len(pattern) - 1 for pattern in patterns):
         prefixes = tuple(pattern[:-1] for pattern in patterns)
+        if always_text and not literals:
+            return lambda facts: bool(get(facts).startswith(prefixes))
         return lambda facts: (value := get(facts)) is not None and (value in literals or value.startswith(prefixes))
     fits = re.compile("|".join(f"(?:{_expression(pattern)})" for pattern in patterns)).match
 
