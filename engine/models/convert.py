@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 import transformers
+from gguf import GGUFReader
 from safetensors.torch import save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from engine.models.notices import quiet
 from engine.models.paths import replacing_folder
 from engine.models.store import MANIFEST
 from engine.models.transfer import sha256_of
@@ -32,6 +34,7 @@ def main(gguf: Path, folder: Path) -> None:
         gguf.parent, gguf_file=gguf.name, dtype=torch.float32, **options
     )
     tokenizer = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    _name_special_tokens(tokenizer, gguf)
     source = sha256_of(gguf)
     for name, dtype in DTYPES.items():
         with replacing_folder(folder / name) as scratch:
@@ -39,10 +42,13 @@ def main(gguf: Path, folder: Path) -> None:
             write_manifest(scratch, source)
 
 
-def quiet() -> None:
-    """Silence transformers' notices and progress bars: the engine's output is for its operator."""
-    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call] # untyped upstream
-    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call] # untyped upstream
+def _name_special_tokens(tokenizer: PreTrainedTokenizerBase, gguf: Path) -> None:
+    """Take the special tokens from the file itself: some releases of transformers take the first for the last."""
+    fields = GGUFReader(gguf).fields
+    for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
+        field = fields.get(f"tokenizer.ggml.{key}_token_id")
+        if field is not None:
+            setattr(tokenizer, f"{name}_token", tokenizer.convert_ids_to_tokens(int(field.contents())))
 
 
 def _cast(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:

@@ -12,9 +12,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from engine.config import EngineConfig
 from engine.errors import ModelError
 from engine.models import store
-from engine.models.convert import quiet
 from engine.models.loaded import LoadedModel
 from engine.models.locate import locate
+from engine.models.notices import quiet
 from engine.models.transfer import Progress
 from engine.models.vocabulary import check_same_tokens
 

@@ -27,7 +27,7 @@ HEADS, KV_HEADS, WIDTH, INNER, LAYERS = 2, 1, 32, 64, 2
 def write_gguf(path: Path) -> dict[str, np.ndarray]:
     """Write a random Llama as a GGUF with a byte-level vocabulary and return its tensors."""
     random = np.random.default_rng(0)
-    pieces = ["<|pad|>", "<|im_start|>", "<|im_end|>", *map(chr, range(33, 127)), "Ġ", "Ċ", "ab"]
+    pieces = ["<|pad|>", "<|im_start|>", "<|im_end|>", *map(chr, range(33, 127)), "Ġ", "Ċ", "ab", "cd"]
     shapes = {"token_embd.weight": (len(pieces), WIDTH), "output_norm.weight": (WIDTH,)}
     for layer in range(LAYERS):
         shapes |= {
@@ -55,7 +55,7 @@ def write_gguf(path: Path) -> dict[str, np.ndarray]:
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(pieces)
     writer.add_token_types([TokenType.CONTROL] * 3 + [TokenType.NORMAL] * (len(pieces) - 3))
-    writer.add_token_merges(["a b"])
+    writer.add_token_merges(["a b", "c d"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_pad_token_id(0)
