@@ -214,8 +214,8 @@ def test_stores_that_are_away_at_the_start_are_said_and_do_not_matter(start, pol
 
 
 @pytest.mark.verify
-def test_given_redis_and_postgresql_are_used(start, policy, _shared_redis, postgres_url):
-    served = start("--policy", policy, BREAKEVEN_REDIS_URL=_shared_redis, BREAKEVEN_DATABASE_URL=postgres_url)
+def test_given_redis_and_postgresql_are_used(start, policy, genuine_redis_url, postgres_url):
+    served = start("--policy", policy, BREAKEVEN_REDIS_URL=genuine_redis_url, BREAKEVEN_DATABASE_URL=postgres_url)
     served.until_ready()
     assert served.child("valkey-server") is None
     served.ask()
