@@ -74,7 +74,7 @@ class Router:
         book = Book({(BACKEND, method): lengths})
         offered = {BACKEND: [(method, k) for k in lengths]}
         self._snapshot = Snapshot(0.0, False, book, {BACKEND: table.costs}, offered, {BACKEND: EPOCH}, tuning)
-        self._request = _request()
+        self._request = request_stub()
         self._clock: dict[NodeKey, float] = {}
         self._now = 0.0
         self._seen = table.observed
@@ -152,7 +152,7 @@ class Router:
         found = self._seen.get((index, k)) if decision is None else None
         if found is None:
             arm = Arm(BACKEND, self._method, k) if k else Arm(BACKEND)
-            ((key, counters),) = observe(_record(self._table, index, arm, steps, decision))
+            ((key, counters),) = observe(record_of(self._table, index, arm, steps, decision))
             found = (key, counters, self._layout.vector(counters))
             if decision is None:
                 self._seen[index, k] = found
@@ -171,7 +171,8 @@ def _switched(before: Node | None, after: Node) -> int:
     return int(before.state.incumbent != after.state.incumbent)
 
 
-def _request() -> GenerateRequest:
+def request_stub() -> GenerateRequest:
+    """Return a request that leaves every choice to the decision."""
     return GenerateRequest(
         request_id="simulated",
         endpoint="completions",
@@ -187,7 +188,7 @@ def _request() -> GenerateRequest:
     )
 
 
-def _record(table: Table, index: int, arm: Arm, steps: Steps, decided: Decision | None) -> RequestRecord:
+def record_of(table: Table, index: int, arm: Arm, steps: Steps, decided: Decision | None) -> RequestRecord:
     """Return the record that the gateway would have made of this request."""
     trace = table.traces[index]
     size = len(trace.emitted)

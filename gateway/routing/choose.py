@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gateway.policy.schema import Rule
 from gateway.routing import reasons
+from gateway.routing.estimates import PLAIN_KEY
 from gateway.routing.options import Ask, Option
 
 FEW_REQUESTS = 5
@@ -57,16 +58,23 @@ def _known(best: Option, options: list[Option]) -> bool:
 
 
 def preferred(options: list[Option], rule: Rule) -> Option:
-    """Return the preferred option: per backend its incumbent where allowed, over backends the lowest time."""
+    """Return the preferred option: per backend its incumbent where allowed, over backends the lowest time.
+
+    A pool without a plain arm of its own has been compared with the plain pools; it stands back where plain won.
+    """
     leaders: list[Option] = []
+    anywhere_plain = any(option.arm.k == 0 for option in options)
     for name in {option.arm.backend: None for option in options}:
         mine = [option for option in options if option.arm.backend == name]
+        pool = anywhere_plain and all(option.arm.k > 0 for option in mine)
+        if pool and (mine[0].node.state.incumbent == PLAIN_KEY or mine[0].seconds is None):
+            continue
         leaders.append(in_flight(mine) or _with_margin(_incumbent(mine), mine, rule))
-    known = [leader for leader in leaders if leader.seconds is not None]
-    if len(leaders) > 1 and len(known) == len(leaders):
-        return min(known, key=lambda o: o.seconds or 0.0)
+    speculative = [leader for leader in leaders if leader.arm.k > 0 and leader.seconds is not None]
+    if len(leaders) > 1 and speculative:
+        return min(speculative, key=lambda option: option.seconds or 0.0)
     plain = [leader for leader in leaders if leader.arm.k == 0]
-    return (plain or leaders)[0] if len(leaders) > 1 else leaders[0]
+    return min(plain or leaders, key=lambda option: option.seconds or 0.0)
 
 
 def in_flight(mine: list[Option]) -> Option | None:
@@ -171,7 +179,23 @@ def _probes(ask: Ask, best: Option, options: list[Option]) -> tuple[float, list[
     if controlled is not None:
         off = best.arm.k == 0
         return (ask.snapshot.tuning.flight_off_share, [controlled]) if off else (0.0, [])
-    return best.node.probe_share, [o for o in mine if o.key in best.node.probe_arms]
+    both = {option.arm.k > 0 for option in mine} == {True, False}
+    pools = any(o.estimate.measured and o.arm.k > 0 and o.arm.backend != best.arm.backend for o in options)
+    if both and (best.arm.k > 0 or not pools):
+        return best.node.probe_share, [o for o in mine if o.key in best.node.probe_arms]
+    return _pool_probes(best, options)
+
+
+def _pool_probes(best: Option, options: list[Option]) -> tuple[float, list[Option]]:
+    """Return probes between pools: from a speculative pool to plain, from plain to the pool that wants it most."""
+    if best.arm.k > 0:
+        wanted = [o for o in options if o.key in best.node.probe_arms and (o.arm.k == 0 or o.node is best.node)]
+        return best.node.probe_share, wanted[:1]
+    pools = [o for o in options if o.arm.k > 0 and o.key in o.node.probe_arms]
+    if not pools:
+        return 0.0, []
+    most = max(pools, key=lambda option: option.node.probe_share)
+    return most.node.probe_share, [most]
 
 
 def _explain(best: Option, options: list[Option]) -> str:

@@ -41,6 +41,8 @@ class Estimate:
     r: float = 1.0
     """Relative time; an assumption where `requests` is 0."""
     se: float = 0.0
+    measured: bool = False
+    """Whether r comes from measured time per token rather than from acceptance and costs."""
 
     @property
     def break_even(self) -> float | None:

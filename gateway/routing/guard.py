@@ -4,8 +4,8 @@ An arm is violated in a window where the lower 95 % bound of its p99 lies above 
 times the upper 95 % bound of plain's (pooled over tasks in the load band: probes will not fill 299 per cell). Violated
 in two disjoint windows running, it becomes ineligible, and with it every longer draft of its method; it comes back
 after a cool-down (doubling each time) for a share of requests until 299 new ones have decided. A window lasts until
-there is enough to judge it by. Point ratios of p99 are false in a quarter of windows or more; these bounds in fewer than
-1 in 1,000.
+there is enough to judge it by. Point ratios of p99 are false in a quarter of windows or more; these bounds in fewer
+than 1 in 1,000.
 """
 
 from __future__ import annotations

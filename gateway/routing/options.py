@@ -124,7 +124,8 @@ def option_of(ask: Ask, arm: Arm) -> Option:
     )
     estimate = node.evidence.find((arm.method, arm.k)) or Estimate((arm.method, arm.k))
     plain_s = node.evidence.plain_s
-    seconds = None if plain_s is None or (arm.k and estimate.alpha is None) else estimate.r * plain_s
+    known = not arm.k or estimate.alpha is not None or estimate.measured
+    seconds = estimate.r * plain_s if known and plain_s is not None else None
     return Option(arm, state, node, estimate, seconds)
 
 

@@ -16,6 +16,7 @@ import msgspec
 from engine.messages import CostTable
 from gateway.bands import CONTEXT_BANDS
 from gateway.histogram import LatencyCell
+from gateway.routing import measured
 from gateway.routing.book import ALL, Book, Kind
 from gateway.routing.costs import Costs, TableCosts
 from gateway.routing.eras import Eras
@@ -140,7 +141,11 @@ def make_node(
     where = context if context is not None else TYPICAL_CONTEXT.get(band, TYPICAL_CONTEXT[CONTEXT_BANDS[0]])
     setting = Setting(snapshot.costs.get(backend), load, where, tuning)
     evidence = evidence_at(piles, offered, setting, _task_priors(book, kind, piles, offered, setting))
+    if setting.costs is None:
+        measured.fill(evidence, book, kind, load, tuning)
     requests = book.requests.get(kind, 0.0)
+    if evidence.arms[0].measured:
+        requests = sum(n for other, n in book.requests.items() if other[1:] == kind[1:])  # plain ones went elsewhere
     state = before.state if before else NodeState()
     fresh = requests - (before.requests * 0.5 ** (elapsed / tuning.half_life) if before else 0.0)
     watches = [snapshot.eras.watches.tasks.get((backend, method, task)) for method in {m for m, _ in offered}]

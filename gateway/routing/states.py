@@ -47,6 +47,8 @@ def probe_share(
     at = _row(evidence, state.incumbent)
     if at is None:
         return 0.0, []
+    if evidence.arms[0].measured:
+        return _measured_probes(at, evidence, tuning)
     method, k = state.incumbent
     hidden = [
         i for i, arm in enumerate(evidence.arms) if i not in (at, 0) and not (arm.key[0] == method and arm.key[1] <= k)
@@ -64,8 +66,21 @@ def probe_share(
     return min(tuning.probe_fallen, max(tuning.probe_min, share)), [evidence.arms[cheapest].key]
 
 
+def _measured_probes(at: int, evidence: Evidence, tuning: Tuning) -> tuple[float, list[ArmKey]]:
+    """Return probes where times are measured: no arm, plain included, tells of another."""
+    others = [i for i in range(len(evidence.arms)) if i != at]
+    if not others:
+        return 0.0, []
+    unsure = max(others, key=lambda i: evidence.spread[i][at] / max(1e-3, abs(evidence.gap[i][at])))
+    ratio = tuning.pool_probe_z * evidence.spread[unsure][at] / max(1e-3, abs(evidence.gap[unsure][at]))
+    share = min(tuning.probe_max, max(tuning.pool_probe_min, 0.25 * ratio**2))
+    return share, [evidence.arms[unsure].key]
+
+
 def _unsettled(state: NodeState, evidence: Evidence, tuning: Tuning) -> NodeState:
     arms = evidence.arms
+    if arms[0].se > 0 and arms[0].requests < tuning.plain_first:
+        return replace(state, incumbent=PLAIN_KEY)
     lead = min(range(len(arms)), key=lambda i: arms[i].r)
     informed = max(arm.requests for arm in arms)
     z, needed = tuning.optimism, tuning.settle_requests

@@ -47,6 +47,11 @@ class Tuning:
     """Share of probes at least."""
     probe_cost: float = 0.001
     """Relative time that probes of a settled node may cost in all: what is far off is tried more rarely."""
+    pool_probe_z: float = 1.64
+    pool_probe_min: float = 0.003
+    """Where times are measured, the share of probes is a quarter of (z·se/Δ)², this much at least."""
+    plain_first: float = 3.0
+    """Measured plain requests before a pool's speculative arm is tried: without them nothing can be compared."""
     probe_fallen: float = 0.03
     """Share of probes right after a collapse, with the shortest draft; shrinks with the root of the requests since."""
     probe_z: float = 1.2
