@@ -14,7 +14,7 @@ from gateway.classify import Classifier
 from gateway.closing import make_record
 from gateway.errors import ApiError, BackendUnreachable, NotFound, Unavailable, UpstreamError
 from gateway.fingerprint import conversation_of, draw_of, fingerprint_of
-from gateway.policy import Policy, Rule, enforced, facts_of, match
+from gateway.policy import Policy, Rule, enforced, facts_of, match, within
 from gateway.relay import Relay
 from gateway.routing import Snapshot
 from gateway.types import Arm, BackendState, Classification, Decision, GenerateRequest, RequestRecord
@@ -122,7 +122,10 @@ class Service:
         """Tell the task of a request, under the active policy's doubts."""
         now = self.generation()
         doubt = now.policy.classifier
-        return now.classifier.classify(body, declared=declared, threshold=doubt.threshold, fallback=doubt.fallback_task)
+        found = now.classifier.classify(
+            body, declared=declared, threshold=doubt.threshold, fallback=doubt.fallback_task
+        )
+        return within(found, now.policy.task_names, doubt.fallback_task, declared)
 
     def prompt_tokens(self, request: GenerateRequest) -> int:
         """Guess the length of the prompt: the gateway has no tokenizer."""

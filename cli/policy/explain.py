@@ -137,6 +137,7 @@ def explain_locally(policy: Policy, raw: bytes, around: dict[str, Any], snapshot
     from gateway.errors import ApiError
     from gateway.explain import assumed_states
     from gateway.explain import explain as explanation
+    from gateway.policy import within
     from gateway.routing.snapshot import empty_snapshot
 
     try:
@@ -160,6 +161,7 @@ def explain_locally(policy: Policy, raw: bytes, around: dict[str, Any], snapshot
         threshold=policy.classifier.threshold,
         fallback=policy.classifier.fallback_task,
     )
+    seen = within(seen, policy.task_names, policy.classifier.fallback_task, circumstances.task)
     return explanation(
         policy,
         request,

@@ -22,7 +22,7 @@ from gateway.db import Activation
 from gateway.errors import InvalidRequest, NotFound, PolicyError
 from gateway.explain import Explanation, SavedSnapshot, explain
 from gateway.fingerprint import conversation_of
-from gateway.policy import Policy, parse_policy
+from gateway.policy import Policy, parse_policy, within
 from gateway.policy.loader import MAX_FILE
 from gateway.policy_reload import PolicyReloader
 from gateway.refresh import Refresher
@@ -155,6 +155,7 @@ def explain_live(service: Service, policy: Policy, asked: ToExplain) -> Explanat
     seen = service.classifier().classify(
         made.body, declared=around.task, threshold=doubt.threshold, fallback=doubt.fallback_task
     )
+    seen = within(seen, policy.task_names, doubt.fallback_task, around.task)
     return explain(
         policy,
         made,

@@ -1,6 +1,6 @@
 """Policies: YAML → checked structs → the first rule that holds for a request. Pure."""
 
-from gateway.policy.facts import Facts, facts_of
+from gateway.policy.facts import Facts, facts_of, within
 from gateway.policy.loader import content_hash, load_policy, parse_policy
 from gateway.policy.match import enforced, match
 from gateway.policy.schema import (
@@ -30,4 +30,5 @@ __all__ = [
     "load_policy",
     "match",
     "parse_policy",
+    "within",
 ]

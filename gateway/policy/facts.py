@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from hashlib import blake2b
 from typing import Any
 
@@ -71,6 +72,19 @@ def facts_of(
         endpoint=request.endpoint,
         share=share_of(conversation or request.request_id),
     )
+
+
+def within(found: Classification, tasks: Collection[str], fallback: str, declared: str | None) -> Classification:
+    """Return a classification whose task is one of the policy's.
+
+    A policy may have tasks that its classifier was not trained on: then a declared one counts as declared, and what the
+    classifier makes of the others is the fallback task.
+    """
+    if declared is not None and declared in tasks and found.task != declared:
+        return msgspec.structs.replace(found, task=declared, confidence=1.0, source="declared")
+    if found.task in tasks:
+        return found
+    return msgspec.structs.replace(found, task=fallback, source="fallback")
 
 
 def share_of(conversation: str) -> float:

@@ -109,6 +109,11 @@ def _build(text: str, name: str, top: nodes.Mapping, values: dict[str, Any], fin
     backends: list[tuple[nodes.Node, BackendConfig]] = values.get("backends") or [(top, values["engine"])]
     rules = _rules(values.get("rules", ()))
     plain_backends = tuple(backend for _, backend in backends)
+    if tasks_differ(tasks) and classifier.artefact is None:
+        known = (
+            "the shipped classifier does not know all of these tasks: name one trained on them (classifier.artefact)"
+        )
+        findings.warning(checks.at(top, "tasks"), f"{known}, or let applications declare them (x-breakeven-task)")
     checks.check_classifier(top, classifier, tasks, findings)
     checks.check_backends(backends, findings)
     checks.check_rules(rules, tasks, plain_backends, findings)
@@ -127,6 +132,11 @@ def _build(text: str, name: str, top: nodes.Mapping, values: dict[str, Any], fin
         warnings=tuple(findings.lines()),
         matcher=Matcher(every),
     )
+
+
+def tasks_differ(tasks: tuple[Task, ...]) -> bool:
+    """Return whether a taxonomy has a task that the shipped one has not."""
+    return not {task.name for task in tasks} <= set(DEFAULT_TASKS)
 
 
 def _rules(entries: tuple[tuple[nodes.Mapping, dict[str, Any]], ...]) -> list[tuple[nodes.Mapping, Rule]]:

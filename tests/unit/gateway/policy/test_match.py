@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gateway.policy import Facts, enforced, facts_of, match, parse_policy
+from gateway.policy import Facts, enforced, facts_of, match, parse_policy, within
 from gateway.policy.facts import share_of
 from gateway.policy.trace import holds_for
 from gateway.types import Classification, GenerateRequest, Identity
@@ -180,3 +180,18 @@ def test_the_index_finds_what_looking_at_every_rule_finds(numbers: float, names:
         holding = [rule for rule in policy.rules if holds_for(rule.when, facts)]
         assert match(policy, facts) == holding[0]
         assert enforced(policy, facts) == next(rule for rule in holding if rule.mode == "enforce")
+
+
+@pytest.mark.parametrize(
+    ("found", "declared", "expected"),
+    [
+        (("code", 0.9, "text"), None, ("code", 0.9, "text")),
+        (("code", 0.9, "text"), "ticket", ("ticket", 1.0, "declared")),
+        (("math", 0.9, "signal"), None, ("other", 0.9, "fallback")),
+        (("math", 0.9, "text"), "unknown", ("other", 0.9, "fallback")),
+        (("ticket", 1.0, "declared"), "ticket", ("ticket", 1.0, "declared")),
+    ],
+)
+def test_tasks_are_the_policys_own(found: tuple, declared: str | None, expected: tuple):
+    tasks = ("code", "ticket", "other")
+    assert within(Classification(*found), tasks, "other", declared) == Classification(*expected)
