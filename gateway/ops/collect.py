@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gateway.bands import load_band
 from gateway.db import CellActivity, Database, Switch, TaskSummary
 from gateway.errors import StoreUnavailable
 from gateway.ops.costs import costed_by_task
@@ -74,12 +75,15 @@ class OpsReader:
         report.source = f"Figures from the roll-ups in {_name(database.url)}"
 
     def _live(self) -> dict[str, LiveTask]:
-        """Return the busiest kind of request of each task."""
+        """Return the busiest kind of request of each task, at the load that the next request would meet."""
+        if self._snapshot is None:
+            return {}
+        loads = {state.name: load_band(state.running + 1) for state in self._states()}
         found: dict[str, LiveTask] = {}
-        if self._snapshot is not None:
-            for row in summarize(self._snapshot(), DEFAULT_TASKS):
-                if row.task not in found or row.requests > found[row.task].requests:
-                    found[row.task] = row
+        for row in summarize(self._snapshot(), DEFAULT_TASKS):
+            best = found.get(row.task)
+            if best is None or _weight(row, loads) > _weight(best, loads):
+                found[row.task] = row
         return found
 
     def _health(self) -> list[Health]:
@@ -120,6 +124,12 @@ def figures_by_task(
     plain = add_paths(sums for (_task, path), sums in paths.items() if path == "plain")
     spec = add_paths(sums for (_task, path), sums in paths.items() if path == "speculative")
     return tasks, task_figures("all", plain, spec), [path_figures("plain", plain), path_figures("speculative", spec)]
+
+
+def _weight(row: LiveTask, loads: Mapping[str, int]) -> tuple[int, int]:
+    """Order rows of one task: by requests, then by how near their load band is to the present one."""
+    now = loads.get(row.backend, 1)
+    return row.requests, -abs(row.load.bit_length() - now.bit_length())
 
 
 def _decide(task: TaskFigures, live: Mapping[str, LiveTask], switches: Sequence[Switch]) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+import tempfile
 from dataclasses import fields
 from importlib import resources
 from urllib.parse import urlsplit
@@ -127,3 +130,23 @@ def test_every_secret_is_demanded_and_listed_in_the_example():
     example = set(re.findall(r"^(\w+)=$", text(".env.example"), re.M))
     assert demanded == example
     assert not (ROOT / ".env").exists() or ".env" not in files()
+
+
+def test_health_checks_ask_for_routes_that_exist():
+    assert '"/healthz"' in text("gateway/api/health.py")
+    assert any('"/health"' in text(name) for name in files() if name.startswith("engine/server/"))
+
+
+def test_what_the_gateways_image_runs_needs_no_torch():
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'transformers', 'safetensors', 'xgrammar', 'gguf'): sys.modules[name] = None\n"
+        "import gateway.app, cli.db, cli.gateway, cli.keys, cli.report, migrations\n"
+        "from gateway.app import create_app\n"
+        "from gateway.settings import Settings\n"
+        "create_app(Settings.from_env({'BREAKEVEN_DATA_DIR': sys.argv[1]}))\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", code, folder]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

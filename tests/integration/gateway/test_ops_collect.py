@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
 from gateway.db import Database, Switch, new_key
 from gateway.db.types import utc
 from gateway.ops.collect import OpsReader
 from gateway.ops.live import LiveReports
-from gateway.routing import empty_snapshot
+from gateway.routing import Bucket, build_snapshot, empty_snapshot, observe, summarize
 from gateway.types import Arm, BackendState
-from tests.fixtures.records import make_record
+from tests.fixtures.records import SPEC, make_record
 
 PLAIN = Arm("engine")
 
@@ -73,6 +74,36 @@ async def test_without_a_gateway_the_switch_log_says_what_is_in_force(database):
     longer = await OpsReader(database).report(2 * 86400)
     assert [switch.new_arm for switch in longer.switches] == ["engine/plain", "engine/ngram-k4"]
     assert longer.switches[0].at == pytest.approx(at.timestamp(), abs=1)
+
+
+def live(*records):
+    """A snapshot of what these records teach."""
+    minute = int(time.time() // 60)
+    buckets = [Bucket(minute, key, counters) for record in records for key, counters in observe(record)]
+    return build_snapshot(buckets, {}, now=time.time())
+
+
+@pytest.mark.parametrize(("running", "load"), [(0, 1), (3, 4), (30, 4)])
+async def test_a_running_gateway_shows_its_decision_at_the_present_load(database, running, load):
+    records = [
+        make_record(f"r{i}", spec=msgspec.structs.replace(SPEC, batch_mean=mean)) for i, mean in enumerate([1, 4])
+    ]
+    rare = make_record("rare", spec=msgspec.structs.replace(SPEC, batch_mean=1), temperature=0.8)
+    await database.insert_records([*records, rare])
+    await database.log_switch(Switch(utc(time.time()), "engine", "code", "", "", "engine/plain", "logged", "abc", {}))
+    snapshot = live(*records, rare)
+    reader = OpsReader(database, snapshot=lambda: snapshot, states=lambda: [state(running=running)])
+    task = (await reader.report(60)).tasks[0]
+    shown = next(row for row in summarize(snapshot, ()) if (row.load, row.temperature) == (load, "0"))
+    assert (task.path, task.arm, task.state, task.reason) == (shown.path, shown.arm, shown.state, shown.reason)
+    assert reader._live()["code"] == shown
+
+
+async def test_a_running_gateway_that_knows_nothing_yet_does_not_show_old_decisions(database):
+    await database.insert_records([make_record("r1")])
+    await database.log_switch(Switch(utc(time.time()), "engine", "code", "", "", "engine/plain", "logged", "abc", {}))
+    task = (await OpsReader(database, snapshot=empty_snapshot).report(60)).tasks[0]
+    assert (task.path, task.reason) == ("", "")
 
 
 async def test_usage_by_application_under_its_keys_name(database):

@@ -80,7 +80,8 @@ class Gateway:
         self.running += 1
         path = "plain" if wish == "auto" or "disobey" in self.faults else wish
         headers = {"x-breakeven-path": path, "x-breakeven-arm": f"engine/{path}", "x-breakeven-task": "chat"}
-        headers |= {"x-breakeven-reason": f"{path}: because", "content-type": "text/event-stream"}
+        why = "probe, 2 % of requests" if "probe" in self.faults and len(self.seen) % 2 else "because"
+        headers |= {"x-breakeven-reason": f"{path}: {why}", "content-type": "text/event-stream"}
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
         for event in self.events(path):
@@ -94,7 +95,8 @@ class Gateway:
         yield {"choices": [{"index": 0, "delta": {"role": "assistant"}}]}
         for word in ("one ", "two ", "three ", "four"):
             yield {"choices": [{"index": 0, "delta": {"content": word}}]}
-        if "late error" in self.faults:
+        sometimes = "every other fails" in self.faults and len(self.seen) % 2
+        if "late error" in self.faults or sometimes:
             yield {"error": {"message": "the engine died", "type": "server_error", "param": None, "code": None}}
         usage = {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14}
         yield {"choices": [], "usage": usage, "metrics": PLAIN if path == "plain" else SPECULATIVE}
@@ -215,6 +217,23 @@ def test_an_error_in_the_stream_is_reported_and_fails_the_run():
     assert result.exit_code == 1
     assert "the engine died" in result.output
     assert seen == 9  # eight in a row, and one more that asks for a decision: then it gives up
+
+
+def test_single_failures_do_not_end_the_run():
+    with server("every other fails") as app:
+        result = run("--url", app.url, "--prompts", "2", "--concurrency", "1", "--json")
+        prompts = [prompt for wish, prompt, _running in app.seen if wish != "auto"]
+    assert len(prompts) == 32
+    assert result.exit_code == 1  # more failures than pairs
+    assert json.loads(result.stdout.splitlines()[0])["totals"]["pairs_run"] == 0
+
+
+def test_a_probe_is_not_taken_for_the_decision():
+    with server("probe") as app:
+        result = run("--url", app.url, "--prompts", "2", "--concurrency", "1", "--json")
+        asked = [prompt for wish, prompt, _running in app.seen if wish == "auto"]
+    assert {row["reason"] for row in json.loads(result.stdout)["tasks"]} == {"plain: because"}
+    assert len(asked) == 16  # each task a second time, after a probe
 
 
 def test_a_path_that_is_not_obeyed_is_no_sample():
