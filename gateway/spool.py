@@ -46,8 +46,10 @@ class Journal:
             raise
         self._mutex = threading.RLock()
         self._segments = {int(path.stem): path.stat().st_size for path in self.folder.glob("*.log")}
+        self._cut_torn_end()
         self._confirmed = dict(self._cursors())
-        self.last = max((frame.number for first in self._segments for frame in self._frames(first)), default=0)
+        written = (frame.number for first in self._segments for frame in self._frames(first))
+        self.last = max((*written, *self._confirmed.values()), default=0)
         self._file: BinaryIO | None = None
         self._current = 0
         self._trimmed: dict[int, int] = {}
@@ -169,6 +171,15 @@ class Journal:
             self._file = None
         with contextlib.suppress(OSError):
             os.truncate(self._path(self._current), self._segments[self._current])
+
+    def _cut_torn_end(self) -> None:
+        """Remove the frame that a dying process had half written, so that the segment may be written on."""
+        if self._segments:
+            last = max(self._segments)
+            end = sum(_HEADER.size + len(frame.payload) for frame in self._frames(last, -1))
+            if end < self._segments[last]:
+                os.truncate(self._path(last), end)
+                self._segments[last] = end
 
     def _delete(self, first: int) -> None:
         if first == self._current and self._file is not None:

@@ -22,8 +22,8 @@ Item = tuple[int, CellKey, dict[str, int]]
 
 PREFIX = "breakeven:stats:"
 WRITER_PREFIX = "breakeven:writer:"
-KEEP_MINUTES = 24 * 60
-"""Minute hashes live this long."""
+KEEP_MINUTES = 4 * 60
+"""Minute hashes live this long: longer than the window that decisions look back on (six half-lives, three hours)."""
 KEEP_WRITER_S = 30 * 24 * 3600
 """A spool that is older than this may be counted twice."""
 _INTERNED = 200_000
