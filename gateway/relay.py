@@ -14,6 +14,7 @@ import msgspec
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
+_KEYS = (b'"usage"', b'"metrics"', b'"error"', b'"timings"', b'"finish_reason":"', b'"finish_reason": "')
 _FINGERPRINT = re.compile(rb'"system_fingerprint"\s*:\s*(?:null|"[^"\\]*")')
 _MAX_EVENT = 16 << 20
 MAX_ITL = 512
@@ -99,14 +100,13 @@ class Relay:
         """Handle whole events that arrived together."""
         if self.first_at is None:
             self._look_for_token(block, now)
-        if b"[DONE]" in block and block.rstrip().endswith(b"[DONE]"):
-            self.done = True
+        self.done = block.endswith(b"[DONE]\n\n")
         count = block.count(b"\n\ndata:") + block.startswith(b"data:") - self.done
         self._time(count, now)
         self._tail.append(block)
-        if _is_special(block):
-            events = [self._event(event) for event in block[:-2].split(b"\n\n")]
-            block = b"".join(events)
+        spans = _special(block)
+        if spans:
+            block = self._strip(block, spans)
         if b'"system_fingerprint"' in block:
             return _FINGERPRINT.sub(self._fingerprint, block)
         if block.startswith(b"data: {"):
@@ -138,13 +138,20 @@ class Relay:
                 return
             at = end + 2
 
+    def _strip(self, block: bytes, spans: list[tuple[int, int]]) -> bytes:
+        """Handle the events of a block that carry more than text; the others stay as they are."""
+        parts: list[bytes] = []
+        at = 0
+        for start, end in spans:
+            parts += (block[at:start], self._event(block[start:end]))
+            at = end
+        return b"".join((*parts, block[at:]))
+
     def _event(self, event: bytes) -> bytes:
-        """Handle one event that may carry more than text; return it as it shall go out, b"" for not at all."""
-        if not _is_special(event):
-            return event + b"\n\n"
+        """Handle one event; return it as it shall go out, b"" for not at all."""
         payload = _payload(event)
         if payload is None:
-            return event + b"\n\n"
+            return event
         self._note(payload)
         changed = False
         if not self._keep_metrics and payload.pop("metrics", None) is not None:
@@ -154,7 +161,7 @@ class Relay:
             changed = True
             if had is not None and payload.get("choices") == [] and not payload.get("metrics"):
                 return b""
-        return b"data: " + _encode(payload) + b"\n\n" if changed else event + b"\n\n"
+        return b"data: " + _encode(payload) + b"\n\n" if changed else event
 
     def _note(self, payload: dict[str, Any]) -> None:
         """Remember what the record needs."""
@@ -175,16 +182,17 @@ class Relay:
                     self.finish_reason = reason
 
 
-def _is_special(block: bytes) -> bool:
-    """Tell whether there is more than text in it. Quotes inside JSON strings are escaped: these are keys."""
-    return (
-        b'"usage"' in block
-        or b'"metrics"' in block
-        or b'"error"' in block
-        or b'"finish_reason":"' in block
-        or b'"finish_reason": "' in block
-        or b'"timings"' in block
-    )
+def _special(block: bytes) -> list[tuple[int, int]]:
+    """Return where the events lie that carry more than text. Quotes inside JSON strings are escaped: these are keys."""
+    spans: set[tuple[int, int]] = set()
+    for key in _KEYS:
+        at = block.find(key)
+        while at >= 0:
+            end = block.find(b"\n\n", at) + 2
+            before = block.rfind(b"\n\n", 0, at)
+            spans.add((before + 2 if before >= 0 else 0, end))
+            at = block.find(key, end)
+    return sorted(spans)
 
 
 def _payload(event: bytes) -> dict[str, Any] | None:

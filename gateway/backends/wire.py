@@ -116,6 +116,9 @@ class Connection(asyncio.Protocol):
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._transport: asyncio.Transport | None = None
+        self._parts: list[bytes] = []
+        self.on_body = self._parts.append
+        """What the parser calls with each piece of a body: kept free of Python code, as there is one call per token."""
         self._parser = httptools.HttpResponseParser(self)
         self._answer: Answer | None = None
         self._used = False
@@ -163,7 +166,16 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             answer.fail(ConnectionBroken(f"not HTTP: {error}"))
             self.abort()
+        if self._parts and self._flush(answer) and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
         answer.wake()
+
+    def _flush(self, answer: Answer) -> bool:
+        """Hand over what the parser has left; True where the reader is far behind."""
+        behind = answer.add(self._parts[0] if len(self._parts) == 1 else b"".join(self._parts))
+        self._parts.clear()
+        return behind and not answer.complete
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the reader (asyncio calls this). A body without a length ends here."""
@@ -192,12 +204,6 @@ class Connection(asyncio.Protocol):
             self._answer.status = self._parser.get_status_code()
             self._answer.started = True
 
-    def on_body(self, body: bytes) -> None:
-        """Note a piece of the body (the parser calls this)."""
-        if self._answer is not None and self._answer.add(body) and not self._paused and self._transport is not None:
-            self._paused = True
-            self._transport.pause_reading()
-
     def on_message_complete(self) -> None:
         """Free the connection (the parser calls this)."""
         answer = self._answer
@@ -205,6 +211,8 @@ class Connection(asyncio.Protocol):
             if answer is not None:
                 answer.started = False  # an interim answer: the real one follows
             return
+        if self._parts:
+            self._flush(answer)
         answer.finish()
         self._answer = None
         self._used = True
