@@ -29,6 +29,8 @@ class Options:
     """Inverse regularisation of the hashed weights (scikit-learn's C)."""
     dense_scale: float = 0.35
     """Scale of the cue and structural inputs against the hashed ones: larger means less regularised."""
+    min_rows: int = 2
+    """Rows in which a hashed feature must occur to get a weight."""
     noise: int = 1
     """Copies of each prompt with typos, lost accents or changed case."""
     seed: int = 0
@@ -82,12 +84,15 @@ def fit(matrix: Any, labels: Sequence[int], options: Options, tasks: int, weight
         raise ArtefactError("training needs scikit-learn: pip install 'breakeven[training]'") from error
     if len(set(labels)) != tasks:
         raise ArtefactError("every task of the taxonomy needs labelled rows")
+    width = 1 << options.bits
+    common = np.flatnonzero(np.bincount(matrix.indices, minlength=matrix.shape[1]) >= options.min_rows)
     model = LogisticRegression(C=options.strength, max_iter=300, tol=1e-3)
-    model.fit(matrix, np.asarray(labels), sample_weight=weights)
-    coefficients = model.coef_ if tasks > 2 else np.concatenate((-model.coef_ / 2, model.coef_ / 2))
+    model.fit(matrix[:, common], np.asarray(labels), sample_weight=weights)
+    found = model.coef_ if tasks > 2 else np.concatenate((-model.coef_ / 2, model.coef_ / 2))
+    coefficients = np.zeros((tasks, matrix.shape[1]))
+    coefficients[:, common] = found
     bias = model.intercept_ if tasks > 2 else np.concatenate((-model.intercept_ / 2, model.intercept_ / 2))
     table = coefficients.T
-    width = 1 << options.bits
     return Weights(table[:width], table[width:] * options.dense_scale, bias)
 
 

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gateway.classify.features import CUES, DENSE, CueTable
+from gateway.classify.features import CUES, DENSE, SLOT_BITS, CueTable
 from gateway.classify.taxonomy import Taxonomy, check_taxonomy
 from gateway.classify.tokens import PLANE, CharTables
 from gateway.errors import ArtefactError
@@ -121,7 +121,7 @@ def _check_shapes(path: Path, raw: dict[str, npt.NDArray[Any]], rows: int, tasks
         "bias": (tasks,),
         "folded": (PLANE,),
         "kind": (PLANE,),
-        "cue_slot": (1 << 16,),
+        "cue_slot": (1 << SLOT_BITS,),
     }
     for name, shape in expected.items():
         if name not in raw or raw[name].shape != shape:

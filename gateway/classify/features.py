@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.classify.prompt import Prompt
-from gateway.classify.signals import NUMBERS, Structure, numbers_of
+from gateway.classify.signals import FLAGS, NUMBERS, Structure, numbers_of
 from gateway.classify.tokens import CharTables, Hashes, Tokenizer, Tokens, mix
 
 Floats = npt.NDArray[np.float32]
@@ -47,9 +47,19 @@ CUES: Final = (
     "question",
     "advice",
     "rewrite",
+    "tech",
+    "science",
+    "everyday",
+    "learned",
+    "output",
 )
 """Cue classes, in the lexicon's order; a matched token carries its index plus one."""
-DENSE: Final = 3 * len(CUES) + NUMBERS
+_PAIRED: Final = len(CUES) + FLAGS
+_LEFT, _RIGHT = np.triu_indices(_PAIRED, 1)
+_PAIRS: Final = _LEFT * _PAIRED + _RIGHT
+DENSE: Final = 3 * len(CUES) + NUMBERS + len(_PAIRS)
+SLOT_BITS: Final = 17
+SLOT_SHIFT: Final = np.uint64(64 - SLOT_BITS)
 _SIZE: Final = len(CUES) + 1
 _TRIGRAM: Final = np.uint64(0x8CB92BA72F3D8DD7)
 _HEAD: Final = np.uint64(0x1F123BB5 << 32)
@@ -68,7 +78,7 @@ class CueTable:
 
     def match(self, hashes: Hashes) -> tuple[Rows, npt.NDArray[np.uint8]]:
         """Return the places where `hashes` holds a cue, and the cue's class plus one at each."""
-        found = self.slot[hashes >> np.uint64(64 - 16)]
+        found = self.slot[hashes >> SLOT_SHIFT]
         places = np.flatnonzero(found)
         found = found[places]
         real = self.key[found] == hashes[places]
@@ -106,8 +116,7 @@ class Featurizer:
         tokens = self._tokenizer.hash(f"{user}\n{system}\n{prompt.before[:BEFORE]}\n{prompt.reply[:BEFORE]}")
         stop, system_stop = np.searchsorted(tokens.start, (len(user), len(user) + 1 + len(system))).tolist()
         rows, scales = self._hashed(tokens, len(user), stop, system_stop)
-        dense = np.concatenate((self._cue_counts(tokens, stop), numbers_of(prompt, shape)), dtype=np.float32)
-        return Features(rows, scales, dense)
+        return Features(rows, scales, _dense(self._cue_counts(tokens, stop), numbers_of(prompt, shape)))
 
     def _hashed(self, tokens: Tokens, chars: int, stop: int, system_stop: int) -> tuple[Rows, Floats]:
         one, two = tokens.unigrams, tokens.bigrams
@@ -145,4 +154,16 @@ class Featurizer:
         counts[0] = np.bincount(cues[places < EDGE_TOKENS], minlength=_SIZE)
         counts[1] = np.bincount(cues[places >= stop - EDGE_TOKENS], minlength=_SIZE)
         counts[2] = np.bincount(cues, minlength=_SIZE)
-        return np.log1p(counts[:, 1:]).ravel()
+        return np.log1p(counts[:, 1:])
+
+
+def _dense(cues: Floats, numbers: tuple[float, ...]) -> Floats:
+    """Join cue counts, numbers, and which two of (cue at either end, flag) hold together: `write` means little alone."""
+    dense = np.empty(DENSE, dtype=np.float32)
+    dense[: cues.size] = cues.ravel()
+    dense[cues.size : cues.size + NUMBERS] = numbers
+    present = np.empty(_PAIRED, dtype=np.float32)
+    present[: len(CUES)] = (cues[0] + cues[1]) > 0
+    present[len(CUES) :] = numbers[:FLAGS]
+    dense[cues.size + NUMBERS :] = np.outer(present, present).ravel()[_PAIRS]
+    return dense

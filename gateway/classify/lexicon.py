@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from gateway.classify.features import CUES, CueTable, trigrams
+from gateway.classify.features import CUES, SLOT_BITS, SLOT_SHIFT, CueTable, trigrams
 from gateway.classify.tokens import CharTables, Tokenizer
 from gateway.errors import ArtefactError
 
@@ -23,7 +23,7 @@ def load_lexicon(path: Path) -> dict[str, list[str]]:
 def build_cue_table(lexicon: dict[str, list[str]], tables: CharTables) -> CueTable:
     """Hash all entries of one to three tokens; where two classes share an entry or a slot, the first keeps it."""
     tokenizer = Tokenizer(tables, 80)
-    slot = np.zeros(1 << 16, dtype=np.uint16)
+    slot = np.zeros(1 << SLOT_BITS, dtype=np.uint16)
     keys, cues = [0], [0]
     for number, entries in enumerate(lexicon.values(), start=1):
         for entry in entries:
@@ -32,7 +32,7 @@ def build_cue_table(lexicon: dict[str, list[str]], tables: CharTables) -> CueTab
             if not 1 <= size <= 3:
                 continue
             key = int((tokens.unigrams, tokens.bigrams, trigrams(tokens))[size - 1][0])
-            place = key >> 48
+            place = key >> int(SLOT_SHIFT)
             if slot[place] == 0:
                 slot[place] = len(keys)
                 keys.append(key)

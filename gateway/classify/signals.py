@@ -100,6 +100,17 @@ class Structure:
     """Whether it holds a JSON-like object."""
     asks: bool
     """Whether it ends in a question mark."""
+    sentences: int
+    questions: int
+    quotes: int
+    """Marks that open or close a quotation, at the two ends."""
+    colons: int
+    items: int
+    """Lines of a list."""
+    bars: int
+    """Bars of a table, at the two ends."""
+    open_end: bool
+    """Whether it ends in a colon, for the answer to go on from there."""
     copyable: float
     """Share of the turn that an answer could copy: everything but the shorter instruction around a pasted text."""
     script: str
@@ -141,6 +152,7 @@ def structure_of(prompt: Prompt) -> Structure:
     text = _ends(prompt.user, SCAN)
     edges = _ends(text, MARKS)
     size = max(len(edges), 1)
+    last = edges.rstrip()[-1:]
     return Structure(
         chars=len(prompt.user),
         lines=text.count("\n") + 1,
@@ -151,15 +163,33 @@ def structure_of(prompt: Prompt) -> Structure:
         digits=sum(map(edges.count, "0123456789")) / size,
         symbols=sum(map(edges.count, "{}[]()<>=+*/;_|&")) / size,
         braces="{" in edges and '":' in edges,
-        asks=edges.rstrip()[-1:] in ("?", "？", "؟"),
+        asks=last in ("?", "？", "؟"),
+        sentences=sum(map(edges.count, (". ", ".\n", "。", "। ", "! "))),
+        questions=sum(map(edges.count, "?？؟")),
+        quotes=sum(map(edges.count, '"“”„«»「」')),
+        colons=sum(map(edges.count, ":：")),
+        items=text.count("\n- ") + text.count("\n* ") + text.count("\n1") + text.count("\n2"),
+        bars=edges.count("|"),
+        open_end=last in (":", "："),
         copyable=_copyable(text),
         script=_script(edges),
     )
 
 
 def numbers_of(prompt: Prompt, shape: Structure) -> tuple[float, ...]:
-    """Return the structural inputs of the model, each of the order of one."""
+    """Return the structural inputs of the model, of the order of one: first the `FLAGS`, which combine with cues."""
     return (
+        float(shape.asks),
+        float(shape.copyable > 0.3),
+        float(shape.code_marks > 1),
+        float(shape.digits > 0.04),
+        float(shape.chars > 1200),
+        float(bool(prompt.system)),
+        float(shape.quotes > 1),
+        float(shape.sentences > 2),
+        float(shape.open_end),
+        float(shape.lines > 2),
+        float(shape.questions == 0),
         math.log1p(shape.chars) / 4,
         math.log1p(shape.lines) / 2,
         math.log1p(shape.paragraphs) / 2,
@@ -169,10 +199,13 @@ def numbers_of(prompt: Prompt, shape: Structure) -> tuple[float, ...]:
         4 * shape.digits,
         4 * shape.symbols,
         float(shape.braces),
-        float(shape.asks),
         shape.copyable,
-        float(shape.chars > 1200),
-        float(bool(prompt.system)),
+        math.log1p(shape.sentences) / 2,
+        math.log1p(shape.questions),
+        math.log1p(shape.quotes) / 2,
+        math.log1p(shape.colons) / 2,
+        math.log1p(shape.items) / 2,
+        math.log1p(shape.bars) / 2,
         float(prompt.turns > 1),
         float(bool(prompt.result)),
         float(prompt.images),
@@ -181,4 +214,5 @@ def numbers_of(prompt: Prompt, shape: Structure) -> tuple[float, ...]:
     )
 
 
-NUMBERS: Final = 17 + len(SCRIPTS)
+FLAGS: Final = 11
+NUMBERS: Final = 31 + len(SCRIPTS)
