@@ -17,8 +17,6 @@ pytestmark = [pytest.mark.model, pytest.mark.slow]
 MODEL = next(iter(BUILT_IN))
 MEMORY = 1536 << 20
 COPY = "Repeat exactly, nothing else: def add(first, second): return first + second; def sub(first, second): return"
-    "Repeat exactly, nothing else: def add(first, second): return first + second; def sub(first, second): return first"
-)
 
 
 def ask(client: OpenAI, prompt: str, method: str = "plain", k: int = 0, **options: Any) -> ChatCompletion:
