@@ -125,9 +125,14 @@ def _positions(trials: Sequence[int], passed: Sequence[int], depth: int, counter
         counters[f"qs{position}"] = round(weight * passed[position])
 
 
-def _in_flight(record: RequestRecord, spec: Spec, counters: dict[str, int]) -> None:
+def clean_steps(spec: Spec) -> tuple[list[int], list[int]]:
+    """Return emitted and drafted by step; a step that delivered nothing (the end of sequence) emitted one token."""
+    drafted = [max(0, d) for d in spec.step_drafted]
+    return [max(1, min(e, d + 1)) for e, d in zip(spec.step_emitted, drafted, strict=True)], drafted
+
+
+def _in_flight(record: RequestRecord, emitted: Sequence[int], drafted: Sequence[int], counters: dict[str, int]) -> None:
     """Count a request whose draft length the engine changed on the way: its steps as they ran, its probes' worth."""
-    emitted, drafted = spec.step_emitted, spec.step_drafted
     counters |= shape_counters(emitted, drafted, max(record.arm.k, *drafted), ())
     rounds, hits = counters["bt"], counters["bs"]
     if rounds:
@@ -151,10 +156,11 @@ def _acceptance(record: RequestRecord, spec: Spec, counters: dict[str, int]) -> 
     if ran_at == 0:
         counters["tok"] = counters["und"] = spec.undrafted or max(0, (record.completion_tokens or 1) - 1)
     elif spec.step_emitted and len(spec.step_emitted) == len(spec.step_drafted):
+        emitted, drafted = clean_steps(spec)
         if record.decision.speculation is not None and record.decision.speculation.adaptive is not None:
-            _in_flight(record, spec, counters)
+            _in_flight(record, emitted, drafted, counters)
         else:
-            counters |= shape_counters(spec.step_emitted, spec.step_drafted, max(ran_at, *spec.step_drafted), lengths)
+            counters |= shape_counters(emitted, drafted, max(ran_at, *drafted), lengths)
     elif spec.histogram:
         undrafted = spec.undrafted or 0
         views = {

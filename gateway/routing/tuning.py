@@ -60,7 +60,7 @@ class Tuning:
     """What other temperatures and contexts of the same task may weigh together, in requests."""
     flight_requests: int = 5
     """Requests before a task's in-flight control may be taken off."""
-    flight_probe: int = 16
+    flight_probe: int = 24
     """Plain steps in flight after which a request drafts once more while that may pay."""
     flight_rest: int = 512
     """The same once the task's account of such probes is closed."""
