@@ -67,6 +67,7 @@ def run(settings: Settings, log_level: str) -> None:
             timeout_graceful_shutdown=int(settings.server.drain_s),
             server_header=False,
             proxy_headers=False,
+            timeout_keep_alive=75,
             lifespan="on",
         )
         server = uvicorn.Server(config)

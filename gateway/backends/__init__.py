@@ -3,6 +3,7 @@
 from gateway.backends.base import Backend, Timeouts, Upstream
 from gateway.backends.engine import EngineBackend
 from gateway.backends.generic import GenericBackend
+from gateway.backends.pool import ReplicaPool
 from gateway.backends.vllm import VllmBackend
 
-__all__ = ["Backend", "EngineBackend", "GenericBackend", "Timeouts", "Upstream", "VllmBackend"]
+__all__ = ["Backend", "EngineBackend", "GenericBackend", "ReplicaPool", "Timeouts", "Upstream", "VllmBackend"]

@@ -1,4 +1,4 @@
-"""A backend that fails before the first byte: another answers and the record says so; after it: an error, no mixture."""
+"""A backend that fails before the first byte: another answers, and the record says so; after it: an error event."""
 
 from __future__ import annotations
 

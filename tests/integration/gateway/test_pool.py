@@ -1,0 +1,114 @@
+"""Replicas of one arm: health, load, stickiness, and one that is killed under load."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from gateway.backends.base import Target
+from gateway.backends.generic import GenericBackend
+from gateway.backends.pool import ReplicaPool
+from gateway.types import Arm, Decision, GenerateRequest, Identity
+from tests.fixtures.servers import GatewayServer, Scripted, completion, request, scripted_upstream, wait_until
+
+Start = Callable[..., GatewayServer]
+
+
+def policy(*urls: str) -> str:
+    listed = ", ".join(f'"{url}"' for url in urls)
+    return f"""
+version: 1
+tasks: default
+backends:
+  pool: {{kind: openai, urls: [{listed}], model: m, arms: [plain]}}
+rules:
+  - {{name: all, path: auto, probe: 0%, holdout: 0%}}
+"""
+
+
+def chat(text: str, **fields: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": text}], **fields}
+
+
+def pool_state(gateway: GatewayServer) -> Any:
+    return json.loads(request("GET", f"{gateway.url}/readyz")[2])["backends"]["pool"]
+
+
+def ask(gateway: GatewayServer, body: dict[str, Any]) -> int:
+    return request("POST", f"{gateway.url}/v1/chat/completions", body)[0]
+
+
+def test_conversations_stay_and_others_spread(
+    upstream: Scripted, other_upstream: Scripted, start_gateway: Start
+) -> None:
+    gateway = start_gateway(policy(upstream.url, other_upstream.url))
+    wait_until(lambda: pool_state(gateway)["detail"] == "")
+    for _ in range(6):
+        assert ask(gateway, chat("same", prompt_cache_key="c1")) == 200
+    assert {len(upstream.bodies), len(other_upstream.bodies)} == {0, 6}
+    for number in range(30):
+        assert ask(gateway, chat(f"{number} is another beginning")) == 200
+    assert min(len(upstream.bodies), len(other_upstream.bodies)) >= 5
+
+
+def test_a_replica_killed_under_load_costs_no_request(upstream: Scripted, start_gateway: Start) -> None:
+    with scripted_upstream() as dying:
+        gateway = start_gateway(policy(dying.url, upstream.url))
+        wait_until(lambda: pool_state(gateway)["detail"] == "")
+        for number in range(20):
+            assert ask(gateway, chat(f"{number}")) == 200
+        assert dying.bodies
+    assert [ask(gateway, chat(f"{number}")) for number in range(20)] == [200] * 20
+    assert not any(record.fallback for record in gateway.records)
+    state = pool_state(gateway)
+    assert state["healthy"]
+    assert "1 of 2 replicas down" in state["detail"]
+
+
+def made(text: str = "x") -> GenerateRequest:
+    body = chat(text)
+    return GenerateRequest("r", "chat", body, "m", False, False, Identity("k", "n", "app", False), 0.0, 0.0, 1.0, None,
+                           raw=json.dumps(body).encode())  # fmt: skip
+
+
+async def test_the_idlest_replica_is_taken_when_the_own_one_is_busy(
+    upstream: Scripted, other_upstream: Scripted
+) -> None:
+    async def slow(_: web.Request, __: dict[str, Any]) -> web.Response:
+        await asyncio.sleep(0.3)
+        return web.json_response(completion())
+
+    upstream.handler = other_upstream.handler = slow
+    pool = ReplicaPool("pool", [GenericBackend(Target("pool", server.url)) for server in (upstream, other_upstream)])
+    await pool.start()
+    await asyncio.to_thread(wait_until, lambda: pool.state().healthy and not pool.state().detail)
+    decision = Decision(Arm("pool"), "", "ok", "r", "p")
+    answers = await asyncio.gather(*(pool.open(made(), decision) for _ in range(8)))
+    assert pool.in_flight == 8
+    assert pool.state().running == 4
+    for answer in answers:
+        await answer.read()
+        answer.close()
+    assert pool.in_flight == 0
+    assert sorted((len(upstream.bodies), len(other_upstream.bodies))) in ([3, 5], [4, 4])
+    await pool.aclose()
+
+
+@pytest.mark.parametrize("up", [(True, True), (True, False), (False, False)])
+def test_the_state_of_a_pool(up: tuple[bool, bool]) -> None:
+    replicas = [GenericBackend(Target("pool", f"http://127.0.0.1:{number}")) for number in (1, 2)]
+    for replica, healthy in zip(replicas, up, strict=True):
+        replica.healthy, replica.detail = healthy, "" if healthy else "down"
+        replica.max_model_len, replica.epoch, replica.in_flight = 100 + len(replica.client.url), "e", 3
+    state = ReplicaPool("pool", replicas).state()
+    assert state.healthy is any(up)
+    assert (state.detail == "") is all(up)
+    assert state.running == (3 if any(up) else 0)
+    before = state.epoch
+    replicas[0].epoch = "f"
+    assert ReplicaPool("pool", replicas).state().epoch != before
