@@ -1,4 +1,4 @@
-"""Reports and page fragments for many viewers: each window is read once a second at most.
+"""Reports and page fragments for many viewers: what takes long to read is read seldom, once for all of them.
 
 Called by `gateway/api/ops.py`.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from gateway.ops.collect import OpsReader
@@ -15,13 +15,17 @@ from gateway.ops.model import Report
 from gateway.ops.render import clock_time, to_live
 
 _FRESH_S = 1.0
+_COST = 50.0
+"""A report stays fresh for so many times what it took: a page that is watched costs 2 % of a core at most …"""
+_STALE_S = 60.0
+"""… unless that would leave it older than this."""
 _EVERY_S = 2.0
 _WINDOWS_KEPT = 32
 
 
 @dataclass(slots=True)
 class _Made:
-    at: float
+    fresh_until: float
     report: Report
     fragment: str
 
@@ -29,24 +33,30 @@ class _Made:
 class LiveReports:
     """What all viewers share."""
 
-    def __init__(self, reader: OpsReader, *, every_s: float = _EVERY_S) -> None:
+    def __init__(
+        self, reader: OpsReader, *, every_s: float = _EVERY_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._reader = reader
         self._every_s = every_s
+        self._clock = clock
         self._made: dict[float, _Made] = {}
         self._locks: dict[float, asyncio.Lock] = {}
 
     async def report(self, since_s: float) -> Report:
-        """Return the report of a window, at most a second old."""
+        """Return the report of a window: a second old, or older where it takes long to read."""
         return (await self._get(since_s)).report
 
     async def _get(self, since_s: float) -> _Made:
         async with self._locks.setdefault(since_s, asyncio.Lock()):
-            made = self._made.get(since_s)
-            if made is None or time.monotonic() - made.at > _FRESH_S:
+            made, began = self._made.get(since_s), self._clock()
+            if made is None or began > made.fresh_until:
                 report = await self._reader.report(since_s)
+                fragment = to_live(report)
+                now = self._clock()
                 if len(self._made) >= _WINDOWS_KEPT:
                     self._made.clear()
-                self._made[since_s] = made = _Made(time.monotonic(), report, to_live(report))
+                fresh_s = min(max(_FRESH_S, _COST * (now - began)), _STALE_S)
+                self._made[since_s] = made = _Made(now + fresh_s, report, fragment)
             return made
 
     async def events(self, since_s: float) -> AsyncIterator[bytes]:

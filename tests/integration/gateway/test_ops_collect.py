@@ -146,18 +146,51 @@ async def test_a_database_that_is_away_leaves_the_live_statistics(tmp_path):
     assert "live statistics only" in report.source
 
 
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
 async def test_viewers_share_a_report_and_hear_of_changes_only(database):
-    live = LiveReports(OpsReader(database), every_s=0.0)
-    events = live.events(3600.0)
+    clock = Clock()
+    live_reports = LiveReports(OpsReader(database), every_s=0.0, clock=clock)
+    events = live_reports.events(3600.0)
     assert (await anext(events)).startswith(b"retry:")
     first = await anext(events)
     assert b"event: report" in first
     assert all(line.startswith((b"id:", b"event:", b"data:")) for line in first.split(b"\n") if line)
     assert b"event: same" in await anext(events)
-    assert await live.report(3600.0) is await live.report(3600.0)
+    assert await live_reports.report(3600.0) is await live_reports.report(3600.0)
     await database.insert_records([make_record("r1")])
-    live._made.clear()
+    assert b"event: same" in await anext(events)
+    clock.now += 1.1
     changed = await anext(events)
     assert b"event: report" in changed
     assert b'data-task="code"' in changed
     await events.aclose()
+
+
+async def test_a_report_that_takes_long_is_made_seldom(database):
+    clock, made = Clock(), []
+
+    class Slow(OpsReader):
+        async def report(self, since_s):
+            clock.now += since_s / 3600  # a second an hour
+            made.append(since_s)
+            return await super().report(since_s)
+
+    live_reports = LiveReports(Slow(database), clock=clock)
+    for window, fresh in ((36.0, 1.0), (3600.0, 50.0), (86400.0, 60.0)):
+        made.clear()
+        await live_reports.report(window)
+        clock.now += fresh - 0.1
+        await live_reports.report(window)
+        assert made == [window]
+        clock.now += 0.2
+        await live_reports.report(window)
+        assert made == [window, window]
