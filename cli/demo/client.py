@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -73,12 +74,29 @@ class Client:
         self.url = url
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
 
-    async def model(self) -> str:
-        """Return the first model that the gateway serves. Raises DemoError saying how to start or reach one."""
+    async def model(self, wait_s: float = 120.0) -> str:
+        """Return the first model that the gateway serves, waiting while its engine still loads one.
+
+        Raises DemoError saying how to start or reach a gateway.
+        """
+        deadline = time.monotonic() + wait_s
+        while True:
+            models = await self._models()
+            if models:
+                return str(models[0]["id"])
+            if time.monotonic() > deadline:
+                late = f"serves no model after {wait_s:.0f} s: see {self.url}/readyz"
+                raise DemoError(f"The gateway at {self.url} {late}")
+                    f"The gateway at {self.url} serves no model after {wait_s:.0f} s: see {self.url}/readyz"
+                )
+            await asyncio.sleep(0.5)
+
+    async def _models(self) -> list[dict[str, Any]]:
         try:
             async with self._session.get(f"{self.url}/v1/models", headers=self._headers) as response:
                 await self._check(response)
-                models = (await response.json(content_type=None))["data"]
+                found: list[dict[str, Any]] = (await response.json(content_type=None))["data"]
+                return found
         except (aiohttp.ClientConnectionError, TimeoutError) as error:
             raise DemoError(
                 f"No gateway answers at {self.url} ({_said(error)}).\n"
@@ -86,9 +104,6 @@ class Client:
             ) from error
         except (ValueError, KeyError, TypeError) as error:
             raise DemoError(f"{self.url} answered, but not like an OpenAI-compatible server: {error!r}") from error
-        if not models:
-            raise DemoError(f"The gateway at {self.url} serves no model yet: see {self.url}/readyz")
-        return str(models[0]["id"])
 
     async def send(
         self,

@@ -120,9 +120,9 @@ async def _run(
         timeout=timeout, auto_decompress=False, headers={"accept-encoding": "identity"}
     ) as session:
         client = Client(session, url, api_key)
-        model = await client.model()
         with bar:
-            line = bar.add_task("starting", total=None)
+            line = bar.add_task("waiting for the model", total=None)
+            model = await client.model()
             runner = Runner(
                 client,
                 model,

@@ -65,13 +65,15 @@ class Gateway:
 
     def __init__(self, *faults, key=None):
         self.faults, self.key, self.url = faults, key, ""
-        self.seen, self.running = [], 0
+        self.seen, self.running, self.asked_for_models = [], 0, 0
 
     async def models(self, request):
         if self.key and request.headers.get("authorization") != f"Bearer {self.key}":
             error = {"message": "no such key", "type": "authentication_error", "param": None, "code": None}
             return web.json_response({"error": error}, status=401)
-        return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})
+        self.asked_for_models += 1
+        ready = "loads" not in self.faults or self.asked_for_models > 2
+        return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}] if ready else []})
 
     async def chat(self, request):
         body = await request.json()
@@ -198,6 +200,14 @@ def test_no_server_says_how_to_start_one():
     assert "No gateway answers at http://127.0.0.1:" in result.output
     assert "make run" in result.output
     assert "Traceback" not in result.output
+
+
+def test_it_waits_while_the_model_loads():
+    with server("loads") as app:
+        result = run("--url", app.url, "--prompts", "1", "--concurrency", "4", "--json")
+        asked = app.asked_for_models
+    assert result.exit_code == 0, result.output
+    assert asked == 3
 
 
 def test_missing_key_says_so_and_a_right_one_works():
