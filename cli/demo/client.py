@@ -87,8 +87,6 @@ class Client:
             if time.monotonic() > deadline:
                 late = f"serves no model after {wait_s:.0f} s: see {self.url}/readyz"
                 raise DemoError(f"The gateway at {self.url} {late}")
-                    f"The gateway at {self.url} serves no model after {wait_s:.0f} s: see {self.url}/readyz"
-                )
             await asyncio.sleep(0.5)
 
     async def _models(self) -> list[dict[str, Any]]:
