@@ -15,7 +15,6 @@ from gateway.policy.source import PolicyFile
 from gateway.policy_reload import PolicyReloader
 
 
-
 def text(rule: str) -> str:
     return f"version: 1\nbackends: {{e: {{url: 'http://127.0.0.1:9', arms: plain}}}}\nrules: [{{name: {rule}}}]\n"
 

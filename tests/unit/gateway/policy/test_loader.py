@@ -94,6 +94,32 @@ def test_findings_point_at_the_place(rule: str, place: str, message: str):
     assert any(line.startswith(f"p.yaml:{place}: error: ") and message in line for line in found), found
 
 
+@pytest.mark.parametrize(
+    ("backend", "message"),
+    [
+        ("{url: 'http://user:secret@h'}", "put the token into api_key"),
+        ("{url: 'http://h/?token=x'}", "put the token into api_key"),
+        ("{url: 'file:///etc/passwd'}", "expected a URL such as"),
+        (
+            "{url: 'http://h', kind: vllm, arms: [plain, eagle-k3]}",
+            "a vllm server has one arm, fixed at launch; found 2",
+        ),
+        ("{url: 'http://h', arms: [b/plain]}", "an arm without its backend"),
+        ("{url: 'http://h', arms: [ngram-k0]}", "with k from 1 to 64"),
+        ("{kind: engine}", "the key 'url' is missing"),
+        ("{url: 'http://h', kind: tgi}", "unknown value 'tgi'"),
+    ],
+)
+def test_backends_are_checked(backend: str, message: str):
+    assert any(message in line for line in findings(f"version: 1\nbackends: {{b: {backend}}}\n"))
+
+
+def test_a_token_in_the_file_is_a_warning():
+    (warning,) = parse_policy("version: 1\nbackends: {b: {url: 'http://h', api_key: secret}}\n", "p").warnings
+    assert "use ${BREAKEVEN_" in warning
+    assert "secret" not in warning
+
+
 def test_several_findings_at_once():
     found = findings(HEAD + "rules:\n  - {prob: 1%}\n  - {sticky: maybe}\ncolour: red\n")
     assert [line.split(": ")[0] for line in found] == ["p.yaml:4:6", "p.yaml:5:14", "p.yaml:6:1"]

@@ -119,6 +119,7 @@ def bomb(levels: int) -> str:
     [
         (bomb(9), "more than 200,000 values"),
         ("&a [*a]", "contains itself"),
+        ("a: &a [[[[[[[[[[[[[x]]]]]]]]]]]]]\nb: [[[[[[[[[[[[[*a]]]]]]]]]]]]]", "24 levels"),
         ("[" * 100_000, "nesting depth"),
         ("{a: " * 10_000, "24 levels"),
         ("- " * 50_000 + "x", "24 levels"),
