@@ -62,21 +62,30 @@ class Book:
         self.requests: dict[Kind, float] = defaultdict(float)
         """Requests of a kind, whatever arm they took."""
         self.loads: dict[Kind, set[int]] = defaultdict(set)
+        self.signatures: dict[Kind, tuple[int, int]] = {}
+        """Buckets and requests (not discounted) behind a kind: it has changed where these have."""
+        self._pooled: dict[Kind, dict[str, Pile]] = {}
 
-    def add(self, key: CellKey, counters: Mapping[str, int], weight: float, unit: float) -> None:
-        """Add one bucket of one cell."""
+    def add(
+        self, key: CellKey, counters: Mapping[str, int], weight: float, unit: float, vector: Vector | None = None
+    ) -> None:
+        """Add one bucket of one cell; `vector` is its counters as the layout has them, where that is known already."""
         kind: Kind = (key.backend, key.task, key.temperature, key.context)
         self.requests[kind] += weight * counters.get("n", 0)
         self.loads[kind].add(key.load)
+        buckets, requests = self.signatures.get(kind, (0, 0))
+        self.signatures[kind] = (buckets + 1, requests + counters.get("n", 0))
         if "mn" in counters or "wn" in counters:
             self.measured.setdefault(key, Measured()).add(counters, weight, unit)
         if key.k > 0:
-            layout = self.layouts[key.backend, key.method]
-            self.add_vector(kind, key.method, key.k, layout.vector(counters), weight)
+            if vector is None:
+                vector = self.layouts[key.backend, key.method].vector(counters)
+            self.add_vector(kind, key.method, key.k, vector, weight)
 
     def add_vector(self, kind: Kind, method: str, k: int, vector: Vector, weight: float = 1.0) -> None:
         """Add counters that are a vector already."""
         layout = self.layouts[kind[0], method]
+        self._pooled.clear()
         for place in (self.piles[kind], self.totals[kind[0]]):
             if method not in place:
                 place[method] = Pile(layout)
@@ -84,6 +93,12 @@ class Book:
 
     def pile(self, kind: Kind, lend: float) -> dict[str, Pile]:
         """Return the kind's own counters with those of the task's other bands, which weigh `lend` requests at most."""
+        found = self._pooled.get(kind)
+        if found is None:
+            found = self._pooled[kind] = self._pool(kind, lend)
+        return found
+
+    def _pool(self, kind: Kind, lend: float) -> dict[str, Pile]:
         backend, task, _, _ = kind
         own = self.piles.get(kind, {})
         siblings = [
@@ -103,6 +118,7 @@ class Book:
 
     def scale(self, weight: float) -> None:
         """Discount everything: what `build_snapshot` does by the age of each bucket."""
+        self._pooled.clear()
         for places in (self.piles, self.totals):
             for piles in places.values():
                 for pile in piles.values():
@@ -114,6 +130,7 @@ class Book:
 
     def forget(self, backend: str, method: str, task: str) -> None:
         """Let all that is known of a method's acceptance on a task weigh one request: it has changed."""
+        self._pooled.clear()
         for kind, piles in self.piles.items():
             pile = piles.get(method) if kind[0] == backend and kind[1] == task else None
             if pile is not None:

@@ -30,6 +30,7 @@ class TableCosts:
     """`Costs` from a `CostTable`: linear between measured points, constant beyond the outermost."""
 
     def __init__(self, table: CostTable) -> None:
+        self.table = table
         plain: dict[tuple[int, int], list[float]] = defaultdict(list)
         rounds: dict[str, dict[int, dict[tuple[int, int], tuple[float, float]]]] = defaultdict(
             lambda: defaultdict(dict)
@@ -52,7 +53,7 @@ class TableCosts:
 
     def ratios(self, method: str, k: float, load: float, context: float) -> tuple[float, float] | None:
         """Return (α, β) of a round with `k` draft tokens (a mean may lie between measured lengths)."""
-        where = (method, k, load, context)
+        where = (method, round(16 * k) / 16, load, context)
         if where not in self._cache:
             if len(self._cache) > 10_000:
                 self._cache.clear()

@@ -7,13 +7,13 @@ request, until the store's window holds nothing older any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.routing.book import Book, Kind
 from gateway.routing.change import Moments, Watches
-from gateway.routing.stats import Layout, Pile
+from gateway.routing.stats import Layout, Pile, Vector
 from gateway.types import CellKey
 
 RECENT_MINUTES = 1
@@ -61,6 +61,26 @@ class Eras:
     """Counters of the newest minutes as of the last look."""
     fresh: dict[Scope, Fresh] = field(default_factory=dict)
     at: float = 0.0
+    known: dict[int, tuple[dict[str, int], Layout, Vector]] = field(default_factory=dict)
+    """Counters of the last look as vectors, by identity: most buckets of the past come back as the same object."""
+
+    def vectors(self, buckets: Sequence[Counted], layouts: Mapping[tuple[str, str], Layout]) -> list[Vector | None]:
+        """Return each bucket's counters as a vector, None for plain arms."""
+        known: dict[int, tuple[dict[str, int], Layout, Vector]] = {}
+        result: list[Vector | None] = []
+        for bucket in buckets:
+            key, counters = bucket.key, bucket.counters
+            if key.k == 0:
+                result.append(None)
+                continue
+            layout = layouts[key.backend, key.method]
+            found = self.known.get(id(counters))
+            if found is None or found[0] is not counters or found[1] is not layout:
+                found = (counters, layout, layout.vector(counters))
+            known[id(counters)] = found
+            result.append(found[2])
+        self.known = known
+        return result
 
     def look(
         self, buckets: Iterable[Counted], layouts: Mapping[tuple[str, str], Layout], now: float, half_life: float

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 
 from gateway.routing.estimates import Setting
@@ -40,24 +41,29 @@ class Flight:
 
 
 def flight_at(pile: Pile | None, parent: Pile | None, lengths: Sequence[int], method: str, setting: Setting) -> Flight:
-    """Return what is known of a method in flight; `parent` holds all tasks of the backend."""
-    tuning = setting.tuning
+    """Return what is known of a method in flight at one load; `parent` holds all tasks of the backend."""
+    flight = copy(flight_of(pile, parent, max(lengths, default=0), setting.tuning))
+    flight.costs, flight.gains = {}, {}
+    _expect(flight, lengths, method, setting)
+    return flight
+
+
+def flight_of(pile: Pile | None, parent: Pile | None, longest: int, tuning: Tuning) -> Flight:
+    """Return the part that does not depend on load: prior, strength and account."""
     total = pile.revealing(1) if pile else None
     wider = parent.revealing(1) if parent else None
     source = pile or parent
     layout = source.layout if source else None
     flight = Flight(strength=tuning.strength_start, probe=tuning.flight_probe)
-    depth = min(max(lengths, default=0), MAX_POSITION)
+    depth = min(longest, MAX_POSITION)
     if layout is None or depth == 0:
         flight.prior = [tuning.optimistic_prior] * depth
     else:
         flight.prior = _prior(total, wider, layout, depth, tuning)
     if pile is not None and total is not None:
-        index = pile.layout.index
-        flight.requests = float(total[index["sn"]])
+        flight.requests = float(total[pile.layout.index["sn"]])
         flight.strength = _strength(total, pile.layout, tuning)
         _account(flight, total, pile.layout, tuning)
-    _expect(flight, lengths, method, setting)
     if flight.requests >= tuning.flight_requests and flight.account_upper <= 0:
         flight.probe = tuning.flight_rest
         flight.closed = True

@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import msgspec
 
@@ -25,12 +26,14 @@ from gateway.routing.flight import Flight, flight_at
 from gateway.routing.guard import Guard
 from gateway.routing.observe import TIME_UNIT_S
 from gateway.routing.states import NodeState, advance, probe_share
-from gateway.routing.stats import Pile
+from gateway.routing.stats import Layout, Pile
 from gateway.routing.tuning import Tuning
 from gateway.types import Arm, CellKey
 
 TYPICAL_CONTEXT = dict(zip(CONTEXT_BANDS, (300, 1200, 4500, 18000, 48000), strict=True))
 """Tokens that stand for a context band where costs are looked up."""
+CARRY_S = 10.0
+"""Seconds for which a node without new requests is carried on as it is."""
 NodeKey = tuple[str, str, str, str, int]
 """(backend, task, temperature band, context band, load band)."""
 
@@ -56,6 +59,9 @@ class Node:
     """In-flight control, per method."""
     requests: float = 0.0
     """Requests of this kind (discounted), as of the snapshot."""
+    signature: object = None
+    """What it was made from; unchanged, it is carried on for a while."""
+    made_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -114,11 +120,11 @@ def build_snapshot(
     live = [bucket for bucket in buckets if current.get(bucket.key.backend) == bucket.key.epoch]
     offered = _offered(live, costs, arms)
     book = Book(_lengths(live, offered))
-    for bucket in live:
-        age = max(0.0, now - 60.0 * bucket.minute)
-        book.add(bucket.key, bucket.counters, 0.5 ** (age / tuning.half_life), TIME_UNIT_S)
-    views: dict[str, Costs] = {name: TableCosts(table) for name, table in costs.items() if table.cells}
     eras = previous.eras if previous else Eras(at=now)
+    for bucket, vector in zip(live, eras.vectors(live, book.layouts), strict=True):
+        age = max(0.0, now - 60.0 * bucket.minute)
+        book.add(bucket.key, bucket.counters, 0.5 ** (age / tuning.half_life), TIME_UNIT_S, vector)
+    views = {name: _view(name, table, previous) for name, table in costs.items() if table.cells}
     eras.look(live, book.layouts, now, tuning.half_life)
     eras.apply(book)
     snapshot = Snapshot(now, stale, book, views, offered, current, tuning, history=tuple(history), eras=eras)
@@ -127,6 +133,12 @@ def build_snapshot(
     snapshot.guard.advance(snapshot.history, now)
     _fill(snapshot, previous)
     return snapshot
+
+
+def _view(name: str, table: CostTable, previous: Snapshot | None) -> Costs:
+    """Return a table's costs, those of the last snapshot (with what they remember) where nothing has changed."""
+    before = previous.costs.get(name) if previous else None
+    return before if isinstance(before, TableCosts) and before.table == table else TableCosts(table)
 
 
 def make_node(
@@ -170,7 +182,21 @@ def _fill(snapshot: Snapshot, previous: Snapshot | None) -> None:
     for kind, loads in snapshot.book.loads.items():
         wanted.update((*kind, load) for load in loads)
     for key in wanted:
-        snapshot.nodes[key] = make_node(snapshot, key, old.get(key), elapsed)
+        before = old.get(key)
+        signature = _signature(snapshot, key)
+        if before is not None and before.signature == signature and snapshot.made_at - before.made_at < CARRY_S:
+            snapshot.nodes[key] = before
+            continue
+        since = snapshot.made_at - before.made_at if before else elapsed
+        node = snapshot.nodes[key] = make_node(snapshot, key, before, since)
+        node.signature, node.made_at = signature, snapshot.made_at
+
+
+def _signature(snapshot: Snapshot, key: NodeKey) -> object:
+    backend, task = key[:2]
+    offered = tuple(snapshot.offered.get(backend, ()))
+    eras = tuple(w.era for (name, _, of), w in snapshot.eras.watches.tasks.items() if (name, of) == (backend, task))
+    return snapshot.book.signatures.get(key[:4]), id(snapshot.costs.get(backend)), offered, eras
 
 
 def _task_priors(
@@ -183,19 +209,22 @@ def _task_priors(
         pile = totals.get(method)
         if pile is None or k not in pile.layout.lengths or kind[1] == ALL:
             continue
-        index = pile.layout.index
-        others = pile.revealing(k)
+        others = pile.revealing(k)[_sums(pile.layout, k)]
         if method in own:
-            others = others - own[method].revealing(k)
-        tokens, n = float(others[index["t"]]), float(others[index["vn"]])
-        rounds, undrafted = float(others[index[f"r{k}"]]), float(others[index[f"u{k}"]])
-        ratios = setting.ratios(method, float(others[index[f"d{k}"]]) / rounds if rounds > 0 else k)
+            others = others - own[method].revealing(k)[_sums(pile.layout, k)]
+        tokens, n, rounds, undrafted, drafted = others.tolist()
+        ratios = setting.ratios(method, drafted / rounds if rounds > 0 else k)
         if ratios is None or tokens <= 0 or n <= 0.5:
             continue
         r = ((1 + sum(ratios)) * rounds + undrafted) / tokens
         sd = math.hypot(setting.tuning.task_sd * r, setting.tuning.prior_sd / math.sqrt(n))
         priors[method, k] = Prior(max(1e-3, r), sd)
     return priors
+
+
+@lru_cache(maxsize=1024)
+def _sums(layout: Layout, k: int) -> list[int]:
+    return [layout.index[name] for name in ("t", "vn", f"r{k}", f"u{k}", f"d{k}")]
 
 
 def _newest_epochs(buckets: Sequence[Bucket]) -> dict[str, str]:

@@ -46,12 +46,10 @@ class Layout:
 
     def vector(self, counters: Mapping[str, int]) -> Vector:
         """Return the counters as a vector; those that the layout does not know are dropped."""
-        vector = np.zeros(self.size)
         index = self.index
-        for name, value in counters.items():
-            at = index.get(name)
-            if at is not None:
-                vector[at] += value
+        known = [name for name in counters if name in index]
+        vector = np.zeros(self.size)
+        vector[[index[name] for name in known]] = [counters[name] for name in known]
         return vector
 
 
@@ -64,14 +62,17 @@ def layout_of(lengths: tuple[int, ...]) -> Layout:
 class Pile:
     """Counters by the draft length that ran. Mutable while a snapshot is being built."""
 
-    __slots__ = ("by_length", "layout")
+    __slots__ = ("_requests", "_revealed", "by_length", "layout")
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self.by_length: dict[int, Vector] = {}
+        self._revealed: dict[int, Vector] = {}
+        self._requests: float | None = None
 
     def add(self, ran_at: int, vector: Vector, weight: float = 1.0) -> None:
         """Add counters of requests that ran at `ran_at`."""
+        self._forget_sums()
         held = self.by_length.get(ran_at)
         if held is None:
             self.by_length[ran_at] = vector * weight
@@ -82,21 +83,32 @@ class Pile:
 
     def scale(self, weight: float) -> None:
         """Discount everything."""
+        self._forget_sums()
         self.by_length = {ran_at: vector * weight for ran_at, vector in self.by_length.items()}
 
     def revealing(self, k: int) -> Vector:
         """Return the sum over all requests that ran at `k` or longer: they all say what `k` would have done."""
-        total = np.zeros(self.layout.size)
-        for ran_at, vector in self.by_length.items():
-            if ran_at >= k:
-                total += vector
+        total = self._revealed.get(k)
+        if total is None:
+            total = np.zeros(self.layout.size)
+            for ran_at, vector in self.by_length.items():
+                if ran_at >= k:
+                    total += vector
+            self._revealed[k] = total
         return total
 
     @property
     def requests(self) -> float:
         """Requests behind it."""
-        n = self.layout.index["n"]
-        return float(sum(vector[n] for vector in self.by_length.values()))
+        if self._requests is None:
+            n = self.layout.index["n"]
+            self._requests = float(sum(vector[n] for vector in self.by_length.values()))
+        return self._requests
+
+    def _forget_sums(self) -> None:
+        self._requests = None
+        if self._revealed:
+            self._revealed = {}
 
 
 def merged(layout: Layout, piles: Iterable[tuple[Pile, float]]) -> Pile:
