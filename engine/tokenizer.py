@@ -30,6 +30,7 @@ class ChatTokenizer:
         template = self._template()
         self.has_chat_template = template is not None
         self.has_tool_template = template is not None and "tools" in _variables(template)
+        self.writes_tool_calls = self.has_tool_template and "<tool_call>" in str(template)
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
         self._byte_level = backend is not None and "ByteLevel" in str(backend.decoder)
         self._special = frozenset(self._tokenizer.all_special_ids)

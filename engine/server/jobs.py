@@ -38,6 +38,8 @@ class Job:
     continuous_usage: bool
     echo: list[str] = field(default_factory=list)
     """Completions with `echo`: the prompt's text, by choice."""
+    tool_calls: bool = False
+    """Whether the answer may call tools, in the form that `tool_calls.py` reads."""
 
 
 def chat_job(body: ChatRequest, tokenizer: ChatTokenizer, limits: Limits) -> Job:
@@ -45,10 +47,12 @@ def chat_job(body: ChatRequest, tokenizer: ChatTokenizer, limits: Limits) -> Job
     params.check_messages(body.messages)
     params.check_stream(body)
     logprobs = params.chat_logprobs(body.logprobs, body.top_logprobs)
-    prompt = tokenizer.render(_turns(body.messages), _tools(body, tokenizer))
+    tools = _tools(body, tokenizer)
+    prompt = tokenizer.render(_turns(body.messages), tools)
     limit = params.output_limit(body, len(prompt), limits, default=None, prompt_param="messages")
     sampling = params.sampling_of(body, limits, max_tokens=limit, logprobs=logprobs)
-    return _job("chat", "chatcmpl", body, [prompt], [sampling], tokenizer, limits)
+    job = _job("chat", "chatcmpl", body, [prompt], [sampling], tokenizer, limits)
+    return replace(job, tool_calls=tools is not None and tokenizer.writes_tool_calls)
 
 
 def completion_job(body: CompletionRequest, tokenizer: ChatTokenizer, limits: Limits) -> Job:

@@ -10,6 +10,7 @@ import msgspec
 from engine.messages import EngineMetrics
 from engine.sequence import StepOutput, TokenLogprob
 from engine.server.jobs import Job
+from engine.server.tool_calls import ToolCallParser
 from engine.server.wire import (
     ChatChoice,
     ChatChunkChoice,
@@ -38,6 +39,13 @@ class _Choice:
     """Characters written, for `text_offset`."""
     last: StepOutput | None = None
     finish_reason: str = "stop"
+    tools: ToolCallParser | None = None
+
+
+def _finish(choice: _Choice) -> str:
+    """Return OpenAI's finish reason: an answer that calls tools has stopped for them."""
+    called = choice.tools is not None and choice.tools.count > 0
+    return "tool_calls" if called and choice.finish_reason == "stop" else choice.finish_reason
 
 
 class Renderer:
@@ -48,7 +56,7 @@ class Renderer:
         self._tokenizer = tokenizer
         self._model = model
         self._fingerprint = fingerprint
-        self._choices = [_Choice() for _ in job.requests]
+        self._choices = [_Choice(tools=ToolCallParser() if job.tool_calls else None) for _ in job.requests]
         self._wants_logprobs = job.requests[0].sampling.logprobs is not None
 
     def take(self, index: int, output: StepOutput) -> None:
@@ -125,7 +133,13 @@ class Renderer:
 
     def _chat_choice(self, index: int, choice: _Choice) -> ChatChoice:
         message = ChatMessage("".join(choice.text))
-        return ChatChoice(index, message, choice.finish_reason, self._chat_logprobs(choice.logprobs))
+        if choice.tools is not None:
+            content, calls = choice.tools.push("".join(choice.text))
+            content += choice.tools.flush()
+            for call in calls:
+                call.index = msgspec.UNSET
+            message = ChatMessage(content or (None if calls else ""), tool_calls=calls or msgspec.UNSET)
+        return ChatChoice(index, message, _finish(choice), self._chat_logprobs(choice.logprobs))
 
     def _completion_choice(self, index: int, choice: _Choice) -> CompletionChoice:
         echo = self._job.echo[index] if self._job.echo else ""
@@ -133,9 +147,12 @@ class Renderer:
         return CompletionChoice(index, echo + "".join(choice.text), choice.finish_reason, logprobs)
 
     def _chat_part(self, index: int, choice: _Choice, output: StepOutput, *, first: bool) -> ChatChunkChoice:
-        del choice
-        delta = ChatDelta("assistant" if first else None, output.text if output.text or first else None)
-        return ChatChunkChoice(index, delta, output.finish_reason, self._chat_logprobs(output.logprobs))
+        text, calls = (output.text, None) if choice.tools is None else choice.tools.push(output.text)
+        if choice.tools is not None and output.finish_reason is not None:
+            text += choice.tools.flush()
+        delta = ChatDelta("assistant" if first else None, text if text or first else None, calls or None)
+        finish = None if output.finish_reason is None else _finish(choice)
+        return ChatChunkChoice(index, delta, finish, self._chat_logprobs(output.logprobs))
 
     def _completion_part(self, index: int, choice: _Choice, output: StepOutput, *, first: bool) -> CompletionChoice:
         echo = self._job.echo[index] if first and self._job.echo else ""

@@ -66,12 +66,29 @@ class CompletionLogprobs(msgspec.Struct):
     text_offset: list[int]
 
 
-class ChatMessage(msgspec.Struct):
-    """The assistant's answer."""
+class FunctionCall(msgspec.Struct):
+    """Which function, with which arguments (a string of JSON)."""
 
-    content: str
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct):
+    """One call that the model wants made; `index` in streams only."""
+
+    id: str
+    function: FunctionCall
+    type: str = "function"
+    index: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChatMessage(msgspec.Struct):
+    """The assistant's answer; content is null where there are only tool calls."""
+
+    content: str | None
     role: str = "assistant"
     refusal: None = None
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatDelta(msgspec.Struct, omit_defaults=True):
@@ -79,6 +96,7 @@ class ChatDelta(msgspec.Struct, omit_defaults=True):
 
     role: str | None = None
     content: str | None = None
+    tool_calls: list[ToolCall] | None = None
 
 
 class ChatChoice(msgspec.Struct):

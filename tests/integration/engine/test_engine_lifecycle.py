@@ -117,6 +117,16 @@ def test_a_full_queue_is_503_with_retry_after(slow_engine: EngineProcess) -> Non
     wait_idle(url)
 
 
+def test_answers_that_do_not_all_fit_are_refused_together(slow_engine: EngineProcess) -> None:
+    with stream(slow_engine.url, BODY | {"n": 2}) as events:
+        next(events)
+        wait_for(lambda: load(slow_engine.url) == (2, 0), "both answers to run")
+        status, body, _ = post(slow_engine.url, BODY | {"n": 5})
+        assert (status, body["error"]["code"]) == (503, "queue_full")
+        wait_for(lambda: load(slow_engine.url) == (2, 0), "those that fitted to be dropped")
+    wait_idle(slow_engine.url)
+
+
 def test_short_requests_are_served_beside_long_ones(slow_engine: EngineProcess) -> None:
     with stream(slow_engine.url, BODY) as events:
         next(events)
