@@ -31,7 +31,7 @@ class ErrorBody(msgspec.Struct):
     error: ErrorDetail
 
 
-class Unauthorized(Exception):  # noqa: N818 - named as HTTP does
+class Unauthorized(Exception):
     """The engine's token is missing or wrong."""
 
 
