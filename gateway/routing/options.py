@@ -113,6 +113,8 @@ def forced_by(ask: Ask, arms: Sequence[Arm]) -> list[Arm] | None:
 def option_of(ask: Ask, arm: Arm) -> Option:
     """Look up what is known of an arm at the request's bands and the backend's load."""
     state = ask.backends[arm.backend]
+    if state.adaptive:
+        ask.snapshot.controlled.add(arm.backend)
     node = ask.snapshot.node(
         (
             arm.backend,

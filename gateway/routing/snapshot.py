@@ -82,6 +82,8 @@ class Snapshot:
     """p99 standings; carried on likewise."""
     eras: Eras = field(default_factory=Eras)
     """Change detectors; carried on from snapshot to snapshot."""
+    controlled: set[str] = field(default_factory=set)
+    """Backends whose requests `decide` has sent out under in-flight control."""
 
     def node(self, key: NodeKey) -> Node:
         """Return the node of a kind of request at a load band."""
@@ -129,7 +131,7 @@ def build_snapshot(
     eras.apply(book)
     snapshot = Snapshot(now, stale, book, views, offered, current, tuning, history=tuple(history), eras=eras)
     if previous is not None:
-        snapshot.guard = previous.guard
+        snapshot.guard, snapshot.controlled = previous.guard, previous.controlled
     snapshot.guard.advance(snapshot.history, now)
     _fill(snapshot, previous)
     return snapshot

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gateway.routing import reasons
-from gateway.routing.estimates import Estimate
+from gateway.routing.estimates import PLAIN_KEY, ArmKey, Estimate
 from gateway.routing.snapshot import Node, NodeKey, Snapshot
 from gateway.types import PLAIN, Arm
 
@@ -67,9 +67,18 @@ def summarize(snapshot: Snapshot, tasks: Sequence[str]) -> list[TaskSummary]:
 def _row(snapshot: Snapshot, key: NodeKey, node: Node) -> TaskSummary:
     backend, task, temperature, context, load = key
     method, k = node.state.incumbent
-    arm = Arm(backend, method, k)
-    state = "stale" if snapshot.stale else "ok" if node.state.settled else "no_data"
+    settled = node.state.settled
     arms = [_arm(backend, estimate) for estimate in node.evidence.arms]
+    flight = _leading(node) if backend in snapshot.controlled else None
+    if flight is not None:
+        method, k = flight
+        known = node.flights[method]
+        settled = known.requests >= snapshot.tuning.flight_requests
+        arms = [_expected(row, estimate, node) for row, estimate in zip(arms, node.evidence.arms, strict=True)]
+        if known.closed and max(known.gains.values()) <= 1.0:
+            method, k = PLAIN_KEY
+    arm = Arm(backend, method, k)
+    state = "stale" if snapshot.stale else "ok" if settled else "no_data"
     return TaskSummary(
         task=task,
         backend=backend,
@@ -89,6 +98,25 @@ def _row(snapshot: Snapshot, key: NodeKey, node: Node) -> TaskSummary:
     )
 
 
+def _leading(node: Node) -> ArmKey | None:
+    """Return the longest draft of the method with the highest expected gain in flight, None without costs."""
+    gains = [(gain, method) for method, flight in node.flights.items() for gain in flight.gains.values()]
+    if not gains:
+        return None
+    method = max(gains)[1]
+    return method, max(node.flights[method].gains)
+
+
+def _expected(row: ArmSummary, estimate: Estimate, node: Node) -> ArmSummary:
+    """Fill a shorter draft's a, z and gain in from the acceptance by position, where it never ran on its own."""
+    method, k = estimate.key
+    flight = node.flights.get(method)
+    if not k or flight is None or estimate.requests > 0 or k not in flight.gains or flight.requests <= 0:
+        return row
+    a = flight.gains[k] * flight.costs[k]
+    return msgspec.structs.replace(row, a=round(a, 4), z=round(1 - flight.prior[0], 4), gain=round(flight.gains[k], 4))
+
+
 def _reason(arm: Arm, node: Node, state: str) -> str:
     prefix = "" if state == "ok" else f"{state}, "
     rivals = [e for e in node.evidence.arms if e.key[1] > 0 and e.requests > 0]
@@ -106,7 +134,7 @@ def _arm(backend: str, estimate: Estimate) -> ArmSummary:
     arm = Arm(backend, method, k) if k else Arm(backend, PLAIN, 0)
     known = estimate.requests > 0
     low, high = max(1e-6, estimate.r - 1.96 * estimate.se), estimate.r + 1.96 * estimate.se
-    be = estimate.break_even
+    error = 1.96 * estimate.se / max(1e-6, estimate.r)
     shown = reasons.numbers_of(estimate)
     return ArmSummary(
         arm=str(arm),
@@ -114,8 +142,8 @@ def _arm(backend: str, estimate: Estimate) -> ArmSummary:
         requests=round(estimate.requests),
         rounds=round(estimate.rounds),
         a=shown["a"],
-        a_low=max(1.0, be / high) if known and k and be is not None else None,
-        a_high=be / low if known and k and be is not None else None,
+        a_low=max(1.0, estimate.a * (1 - error)) if known and estimate.a is not None else None,
+        a_high=estimate.a * (1 + error) if known and estimate.a is not None else None,
         z=shown["z"],
         alpha=shown["alpha"],
         beta=shown["beta"],
