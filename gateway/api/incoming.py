@@ -16,7 +16,7 @@ _REMEMBERED = 8192
 _LOOK_AFTER_S = 0.02
 
 
-class ClientGone(Exception):  # noqa: N818  # not an error: nobody is left to be told
+class ClientGone(Exception):  # not an error: nobody is left to be told
     """The client left before its request was complete."""
 
 

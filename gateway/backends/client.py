@@ -224,7 +224,7 @@ class HttpClient:
             self._session = None
 
 
-class _Stale(Exception):  # noqa: N818  # an instruction to try again
+class _Stale(Exception):  # an instruction to try again
     """A kept connection was closed by the server before it took the request."""
 
 

@@ -18,7 +18,7 @@ _HIGH_WATER = 1 << 18
 """Bytes of an answer kept for a slow client before the server is made to wait."""
 
 
-class ConnectionBroken(Exception):  # noqa: N818  # says what happened
+class ConnectionBroken(Exception):  # says what happened
     """The connection ended before the answer did. `stale`: it was a kept one and nothing of the answer had come."""
 
     def __init__(self, message: str, *, stale: bool = False) -> None:

@@ -19,7 +19,7 @@ ABSENT = "\0absent"
 _HEADER = "header "
 
 
-class TooComplex(Exception):  # noqa: N818  # control flow, not an error of its own
+class TooComplex(Exception):  # control flow, not an error of its own
     """The condition has more alternatives than are looked at."""
 
 

@@ -19,7 +19,7 @@ Value = Any
 """What a kind reads: its own type."""
 
 
-class Wrong(Exception):  # noqa: N818  # control flow, not an error of its own
+class Wrong(Exception):  # control flow, not an error of its own
     """A value could not be read; the finding is already noted."""
 
 

@@ -99,7 +99,7 @@ class Mapping(_Placed):
 Node = Scalar | Sequence | Mapping
 
 
-class _Stop(Exception):  # noqa: N818  # control flow, not an error of its own
+class _Stop(Exception):  # control flow, not an error of its own
     """Composition cannot go on; the finding is already noted."""
 
 
