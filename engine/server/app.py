@@ -27,7 +27,7 @@ from engine.server.service import EngineService
 from engine.server.wire import Health, ModelCard, ModelList
 from engine.tokenizer import ChatTokenizer
 
-MAX_BODY_BYTES = 16 << 20
+MAX_BODY_BYTES = 64 << 20
 LONG_BODY_BYTES = 32 << 10
 """Longer bodies are parsed and tokenised in a thread, so that they do not hold up everyone's streams."""
 HttpRequest = Request[Any, Any, State]

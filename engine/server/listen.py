@@ -15,7 +15,7 @@ class Listen:
     """Address and access. Raises ConfigError where it would be open to a network without a token."""
 
     host: str = "127.0.0.1"
-    port: int = 8001
+    port: int = 8100
     """0 takes a free one."""
     token: str | None = None
     """Required from every client where set; must be set off loopback."""
