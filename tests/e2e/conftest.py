@@ -11,7 +11,7 @@ from tests import browser
 from tests.e2e.served import Served, serve
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # ends before the other tests, whose processor time it would take
 def served(tiny_model_dir: Path, tiny_draft_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """`breakeven serve` with the tiny target and draft in fp32, stores and all."""
     data_dir = tmp_path_factory.mktemp("served") / "data"
