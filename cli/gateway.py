@@ -57,6 +57,7 @@ def run(settings: Settings, log_level: str) -> None:
     asyncio.run(check_keys(settings))
     with listen(settings.server.host, settings.server.port) as listening:
         app = create_app(settings)
+        tame_collector()
         host, port = listening.getsockname()[:2]
         click.echo(f"gateway on http://{f'[{host}]' if ':' in host else host}:{port}", err=True)
         config = uvicorn.Config(
@@ -74,6 +75,15 @@ def run(settings: Settings, log_level: str) -> None:
         server.run(sockets=[listening])
     if not server.started:
         raise SystemExit(3)
+
+
+def tame_collector() -> None:
+    """Leave what lives for ever out of garbage collection, and collect less often: a full one stalls every stream."""
+    import gc
+
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 async def check_keys(settings: Settings) -> None:

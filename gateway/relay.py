@@ -114,18 +114,12 @@ class Relay:
         return block.replace(b"\n\ndata: {", b"\n\n" + self._insert)
 
     def _time(self, count: int, now: float) -> None:
-        """Note when events came; those that came together have no gap between them."""
+        """Note when events came. Those that came together are one arrival: there is no gap between them to speak of."""
         if count <= 0 or self.first_at is None:
             return
         self.events += count
         if self.last_at and len(self.itl) < MAX_ITL:
             self.itl.append(now - self.last_at)
-            count -= 1
-        elif not self.last_at:
-            count -= 1
-        room = min(count, MAX_ITL - len(self.itl))
-        if room > 0:
-            self.itl.extend([0.0] * room)
         self.last_at = now
 
     def _look_for_token(self, block: bytes, now: float) -> None:

@@ -91,7 +91,7 @@ def test_the_clock_starts_with_the_first_token_not_with_the_role() -> None:
     made.feed(events(chunk({"content": "a"})), 3.0)
     made.feed(events(chunk({"content": "b"}), chunk({"content": "c"})), 5.0)
     assert (made.first_at, made.last_at, made.events) == (3.0, 5.0, 3)
-    assert made.itl == [2.0, 0.0]
+    assert made.itl == [2.0]
 
 
 @pytest.mark.parametrize(
