@@ -25,9 +25,9 @@ from gateway.errors import ArtefactError
 def classify(file: Path, artefact: Path | None) -> None:
     """Classify the requests in FILE, one JSON object a line (`-` reads standard input).
 
-    A line holds `id` and `turns` (the user's turns) or `messages`, optionally `tools` and `response_format`. For each, one
-    line is printed: `id`, `task`, `confidence`, `source`, `signals`, `micros`. A bad line is reported on standard error by
-    its number, the others are classified, and the exit code is 1.
+    A line holds `id` and `turns` (the user's turns) or `messages`, optionally `tools` and `response_format`. For each,
+    one line is printed: `id`, `task`, `confidence`, `source`, `signals`, `micros`. A bad line is reported on standard
+    error by its number, the others are classified, and the exit code is 1.
     """
     try:
         classifier = Classifier.load(artefact)

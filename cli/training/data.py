@@ -50,8 +50,11 @@ def load_documents(path: Path) -> dict[str, Document]:
     return found
 
 
-def load_examples(path: Path, tasks: Sequence[str]) -> list[Example]:
-    """Read one JSONL file, or every `prompts/*.jsonl` of a folder. Raises ArtefactError with file and line."""
+def load_examples(path: Path, tasks: Sequence[str], *, unlabelled: bool = False) -> list[Example]:
+    """Read one JSONL file, or every `prompts/*.jsonl` of a folder. Raises ArtefactError with file and line.
+
+    With `unlabelled`, rows whose `task` is null or missing are kept with an empty task.
+    """
     files = sorted((path / "prompts").glob("*.jsonl")) if path.is_dir() else [path]
     if not files:
         raise ArtefactError(f"{path}: expected prompts/*.jsonl in this folder")
@@ -65,16 +68,18 @@ def load_examples(path: Path, tasks: Sequence[str]) -> list[Example]:
             raise ArtefactError(f"{file}: {error.strerror}") from error
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                examples.append(_example(f"{file}:{number}", line, tasks, documents))
+                examples.append(_example(f"{file}:{number}", line, tasks, documents, unlabelled))
     return examples
 
 
-def _example(where: str, line: bytes, tasks: Sequence[str], documents: dict[str, Document]) -> Example:
+def _example(
+    where: str, line: bytes, tasks: Sequence[str], documents: dict[str, Document], unlabelled: bool
+) -> Example:
     try:
         row = parse_row(line)
     except ArtefactError as error:
         raise ArtefactError(f"{where}: {error}") from error
-    if row.task not in tasks:
+    if row.task not in tasks and not (unlabelled and row.task is None):
         raise ArtefactError(f"{where}: task: expected one of {', '.join(tasks)}, found {row.task!r}")
     body = row.body()
     if row.document is not None:
@@ -85,7 +90,7 @@ def _example(where: str, line: bytes, tasks: Sequence[str], documents: dict[str,
             if isinstance(message.get("content"), str):
                 message["content"] = message["content"].replace(PLACEHOLDER, text)
     family = row.family or row.author or str(row.id)
-    return Example(str(row.id), str(row.task), row.language, family, row.author, body)
+    return Example(str(row.id), row.task or "", row.language, family, row.author, body)
 
 
 def folds_of(examples: Sequence[Example], count: int, seed: int) -> list[int]:

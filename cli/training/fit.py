@@ -11,13 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from cli.training.data import Example
-from cli.training.noise import noisy
+from cli.training.noise import joined, noisy
 from gateway.classify.features import Features, Featurizer
 from gateway.classify.prompt import read_prompt
 from gateway.classify.signals import structure_of
 from gateway.errors import ArtefactError
 
 Array = npt.NDArray[Any]
+JOINED = frozenset(("code", "math", "creative", "chat"))
+"""Tasks whose prompts grow long without pasting a text."""
+JOIN_CHARS = 800
 
 
 @dataclass(frozen=True)
@@ -25,14 +28,16 @@ class Options:
     """What a training run may vary."""
 
     bits: int = 17
-    strength: float = 6.0
+    strength: float = 1.0
     """Inverse regularisation of the hashed weights (scikit-learn's C)."""
-    dense_scale: float = 0.35
+    dense_scale: float = 0.5
     """Scale of the cue and structural inputs against the hashed ones: larger means less regularised."""
-    min_rows: int = 2
+    min_rows: int = 4
     """Rows in which a hashed feature must occur to get a weight."""
     noise: int = 1
     """Copies of each prompt with typos, lost accents or changed case."""
+    joins: int = 1
+    """Copies of each short prompt of the tasks in `JOINED` with another one of its family appended."""
     seed: int = 0
 
 
@@ -67,12 +72,20 @@ def matrix_of(features: Sequence[Features], options: Options) -> Any:  # noqa: A
     return sparse.hstack((hashed, dense), format="csr")
 
 
-def noisy_bodies(examples: Sequence[Example], options: Options) -> list[tuple[Example, dict[str, Any]]]:
-    """Return each example's body and its damaged copies."""
+def varied(examples: Sequence[Example], options: Options) -> list[tuple[int, dict[str, Any]]]:
+    """Return (index of its example, body) for each example, its damaged copies, and copies joined with a like one."""
     rng = random.Random(options.seed)  # noqa: S311 (typos, not secrets)
-    pairs = [(example, example.body) for example in examples]
+    pairs = [(index, example.body) for index, example in enumerate(examples)]
     for _ in range(options.noise):
-        pairs += [(example, noisy(example.body, rng)) for example in examples]
+        pairs += [(index, noisy(example.body, rng)) for index, example in enumerate(examples)]
+    alike: dict[tuple[str, str, str], list[int]] = {}
+    for index, example in enumerate(examples):
+        alike.setdefault((example.task, example.language, example.family), []).append(index)
+    for _ in range(options.joins):
+        for index, example in enumerate(examples):
+            other = examples[rng.choice(alike[example.task, example.language, example.family])]
+            if example.task in JOINED and len(str(example.body)) < JOIN_CHARS:
+                pairs.append((index, joined(example.body, other.body)))
     return pairs
 
 

@@ -41,6 +41,20 @@ def damaged(text: str, rng: random.Random) -> str:
     return _plain(text) if text.isascii() is False and ord(max(text)) < 0x250 else _typos(text, rng, 0.03)
 
 
+def joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Return one request that asks for both in its last turn: length alone must not tell the task."""
+    messages = list(first.get("messages", []))
+    asked = [message for message in second.get("messages", []) if message.get("role") == "user"]
+    if (
+        messages
+        and asked
+        and isinstance(messages[-1].get("content"), str)
+        and isinstance(asked[-1].get("content"), str)
+    ):
+        messages[-1] = {**messages[-1], "content": f"{messages[-1]['content']}\n\n{asked[-1]['content']}"}
+    return {**first, "messages": messages}
+
+
 def noisy(body: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     """Return a copy of `body` whose user messages are damaged."""
     messages = []
