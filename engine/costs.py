@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import statistics
 import tempfile
@@ -28,7 +29,9 @@ CONTEXT_EDGES = (0, 512, 2048, 8192, 32768)
 """Lower edges of the context bands."""
 WINDOW = 48
 """Latest samples kept of each kind of step."""
-FRESH_S = 1.0
+ALTERNATE_S = 2.0
+"""Age up to which a step of the other kind makes a step comparable."""
+FRESH_S = 2.0
 """Age up to which a computed table is handed out again."""
 
 MAX_AGE_S = 7 * 86_400.0
@@ -57,6 +60,7 @@ class CostModel:
         self._verify: dict[tuple[int, int, int], deque[float]] = {}
         """By batch, context edge and k; k = 0 are plain steps."""
         self._draft: dict[tuple[int, int, int, str], deque[float]] = {}
+        self._latest: dict[tuple[int, int, bool], float] = {}
         self._lock = threading.Lock()
         self._table = CostTable([])
         self._computed = -FRESH_S
@@ -64,9 +68,15 @@ class CostModel:
         """Whether the first profile is complete."""
 
     def observe(self, *, batch: int, context: int, k: int, method: str, timing: StepTiming) -> None:
-        """Take one step of `batch` sequences, all with `k` draft tokens of `method` (0: plain)."""
+        """Take one step of `batch` sequences, all with `k` draft tokens of `method` (0: plain).
+
+        Once profiled, only steps that alternate with their counterpart count: a plain step of a quiet minute must
+        not be set against a round of a busy one.
+        """
         edge = context_edge(context)
         with self._lock:
+            if self.profiled and not self._alternates(batch, edge, plain=k == 0):
+                return
             _keep(self._verify, (batch, edge, k), timing.verify_s)
             if k:
                 _keep(self._draft, (batch, edge, k, method), timing.draft_s)
@@ -130,6 +140,12 @@ class CostModel:
                 self.observe(batch=cell.batch, context=cell.context, k=0, method="plain", timing=plain)
         self.profiled = bool(kept.cells)
         return self.profiled
+
+    def _alternates(self, batch: int, edge: int, *, plain: bool) -> bool:
+        """Whether the other kind of step (round or plain) was seen just before at this batch and context."""
+        now = time.monotonic()
+        self._latest[batch, edge, plain] = now
+        return now - self._latest.get((batch, edge, not plain), -math.inf) < ALTERNATE_S
 
     def _cells(self) -> Iterable[CostCell]:
         for (batch, context, k, method), drafts in sorted(self._draft.items()):

@@ -119,3 +119,18 @@ def test_serving_refines_the_table() -> None:
     run(core, [request("a", [5, 6, 7] * 5, method="draft_model", k=2, ignore_eos=True)])
     run(core, [request("b", [5, 6, 7] * 5, ignore_eos=True)])
     assert (1, 2, "draft_model") in {(cell.batch, cell.k, cell.method) for cell in core.costs().cells}
+
+
+def test_once_profiled_only_alternating_steps_count() -> None:
+    costs = filled()
+    costs.profiled = True
+    for _ in range(100):
+        costs.observe(batch=1, context=100, k=0, method="plain", timing=StepTiming(0.0, 5.0))
+    assert costs.table().cells[0].plain_s == 0.010
+    costs = filled()
+    costs.profiled = True
+    for _ in range(100):
+        costs.observe(batch=1, context=100, k=0, method="plain", timing=StepTiming(0.0, 5.0))
+        costs.observe(batch=1, context=100, k=4, method="ngram", timing=StepTiming(0.0, 7.0))
+    cell = costs.table().cells[0]
+    assert (cell.plain_s, cell.verify_s) == (5.0, 7.0)
