@@ -314,7 +314,7 @@ def test_backends_change_with_the_policy_and_running_streams_end_on_the_old_one(
     gateways: Gateways, upstream: Scripted, other_upstream: Scripted
 ) -> None:
     gateway = gateways.start(policy(upstream))
-    upstream.handler = lambda request, body: upstream.stream(request, body, pause=0.4)
+    upstream.handler = lambda request, body: upstream.stream(request, body, pause=0.8)
     lines: list[bytes] = []
 
     async def stream() -> None:
@@ -336,6 +336,16 @@ def test_backends_change_with_the_policy_and_running_streams_end_on_the_old_one(
     assert b"data: [DONE]\n" in lines
     assert upstream.aborted == 0
     wait_until(lambda: set(get(f"{gateway.url}/readyz")[1]["backends"]) == {"b"})
+
+
+def test_a_new_backend_is_used_once_it_answers(
+    gateways: Gateways, upstream: Scripted, other_upstream: Scripted
+) -> None:
+    gateway = gateways.start(policy(upstream))
+    other_upstream.up = False
+    threading.Timer(0.6, setattr, (other_upstream, "up", True)).start()
+    assert gateway.apply(policy(other_upstream, backend="b"))[0] == 200
+    assert gateway.ask()["x-breakeven-arm"] == "b/plain"
 
 
 def test_reloads_under_load_lose_and_mix_nothing(

@@ -101,6 +101,14 @@ def test_recorded_steps_say_what_shorter_drafts_would_have_done(files: Path):
     assert sum(steps_at(t, costs, 16).seconds for t in again) == sum(steps_at(t, costs, 8).seconds for t in again)
 
 
+def test_a_fully_accepted_round_is_joined_to_the_next():
+    at = datetime.fromtimestamp(1e9, UTC)
+    steps = ([5, 5, 2, 1, 1], [4, 4, 4, 0, 3])
+    trace = trace_of(Replay("r", at, "chat", "m", "k", "code", False, 0.0, 1, 7, "", "e", "ngram", 4, *steps), 13)
+    assert trace.emitted == (12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 1)
+    assert trace.drafted == (4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 3, 0)
+
+
 def test_recorded_requests_come_from_the_database(files: Path):
     from gateway.db import Database
     from gateway.types import Arm, Decision, RequestRecord, Spec
