@@ -30,6 +30,7 @@ from engine.scheduler import Plan, Scheduler
 from engine.sequence import GenerateRequest, Sequence, StepOutput
 from engine.spec_decode.metrics import RequestMetrics
 from engine.spec_decode.proposals import Proposals
+from engine.spec_decode.synthetic import AcceptanceProfile, SyntheticSampler
 
 
 @dataclass(slots=True)
@@ -73,7 +74,8 @@ class EngineCore:
             max_k=config.max_k,
         )
         self._proposals = Proposals(config, draft, vocab_size=model.vocab_size)
-        self._sampler = Sampler()
+        profile = config.synthetic_acceptance
+        self._sampler = Sampler() if profile is None else SyntheticSampler(AcceptanceProfile.load(profile))
         self._grammars = GrammarCompiler(model, threads=config.num_threads)
         self._costs = CostModel()
         self._costs_path = _costs_path(model, config, draft)
@@ -90,6 +92,11 @@ class EngineCore:
     def methods(self) -> list[str]:
         """Speculation methods that a request may ask for."""
         return self._proposals.methods
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether acceptance is drawn from a profile (load tests): the outputs are not the model's."""
+        return self._config.synthetic_acceptance is not None
 
     def add(self, request: GenerateRequest) -> None:
         """Queue a request. Raises QueueFull, and RequestRejected where this process can never serve it."""
@@ -108,7 +115,7 @@ class EngineCore:
                 tokens=list(request.prompt_ids),
                 num_prompt=len(request.prompt_ids),
             )
-            sampler = SamplerState(request.sampling, request.prompt_ids, sampling_seed, grammar)
+            sampler = SamplerState(request.sampling, request.prompt_ids, sampling_seed, grammar, request.task)
             stream = OutputStream(request.sampling, self._model.tokenizer, self._model.eos_ids)
             self._arriving.append(_Run(sequence, sampler, stream))
 

@@ -60,12 +60,18 @@ class Grammar(Protocol):
 class SamplerState:
     """Random streams, token counts and grammar of one sequence."""
 
-    __slots__ = ("accept", "bonus", "counts", "draft", "grammar", "params", "plain", "prompt", "residual")
+    __slots__ = ("accept", "bonus", "counts", "draft", "grammar", "params", "plain", "prompt", "residual", "task")
 
     def __init__(
-        self, params: SamplingParams, prompt: Sequence[int], seed: int, grammar: Grammar | None = None
+        self,
+        params: SamplingParams,
+        prompt: Sequence[int],
+        seed: int,
+        grammar: Grammar | None = None,
+        task: str = "",
     ) -> None:
         self.params = params
+        self.task = task
         self.grammar = grammar
         self.counts: dict[int, int] = {}
         """Occurrences of each output token."""

@@ -53,6 +53,8 @@ class GenerateRequest:
     """OpenAI's Predicted Outputs, tokenised: draft text that is tried first."""
     cache_key: str = ""
     """Suffix and prefix reuse never cross this key (the tenant)."""
+    task: str = ""
+    """The task's name, where the gateway passes it on; only the synthetic-acceptance mode looks at it."""
 
 
 @dataclass(slots=True)

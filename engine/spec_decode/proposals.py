@@ -15,6 +15,7 @@ from engine.spec_decode.ngram import NgramProposer
 from engine.spec_decode.prediction import PredictionFollower
 from engine.spec_decode.proposer import Proposer
 from engine.spec_decode.suffix import SuffixProposer, SuffixStore
+from engine.spec_decode.synthetic import SyntheticProposer
 
 
 def _cut(draft: Draft, length: int) -> None:
@@ -31,6 +32,8 @@ class Proposals:
         self._past = SuffixStore(config.suffix_store_tokens)
         self._prediction = PredictionFollower()
         self._proposers: dict[str, Proposer] = {"ngram": NgramProposer(), "suffix": SuffixProposer(self._past)}
+        if config.synthetic_acceptance is not None:
+            self._proposers = {"ngram": SyntheticProposer(), "suffix": SyntheticProposer()}
         if draft is not None:
             runner = make_runner(draft)
             self._proposers["draft_model"] = DraftModelProposer(
