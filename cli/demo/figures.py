@@ -11,6 +11,7 @@ from cli.demo.runner import Outcome, Pair
 
 MIN_P99 = 299
 """Below this many requests a distribution-free 95 % bound on p99 does not exist."""
+_MIN_TOKENS = 12
 _RESAMPLES = 1000
 
 
@@ -70,9 +71,9 @@ class _Sums:
     draft_s: float = 0.0
     verify_s: float = 0.0
     round_plain_s: float = 0.0
-    """rounds × T_plain of the same concurrency."""
+    """rounds × T_plain of the same pair."""
     token_plain_s: float = 0.0
-    """tokens × T_plain of the same concurrency: what plain decoding would have taken for the same output."""
+    """tokens × T_plain of the same pair: what plain decoding would have taken for the same output."""
     time_s: float = 0.0
 
 
@@ -112,13 +113,17 @@ def _add(sums: _Sums, sample: Sample, plain_s: float) -> None:
 
 
 def _sum(pairs: Sequence[Pair]) -> _Sums:
-    """Add up all pairs, each against the plain step of its own concurrency."""
+    """Add up all pairs, each against its own plain request: same prompt, same concurrency, seconds apart.
+
+    So a machine that is slower for a while slows both halves of a pair and not the ratio. A plain answer of a few
+    tokens says too little; the plain requests of the same concurrency stand in for it.
+    """
     sums = _Sums()
     for concurrency in {p.plain.concurrency for p in pairs}:
         level = [p for p in pairs if p.plain.concurrency == concurrency]
-        step = plain_step(level)
-        if step is not None:
-            for pair in level:
+        for pair in level:
+            step = plain_step([pair]) if pair.plain.tokens >= _MIN_TOKENS else plain_step(level)
+            if step is not None:
                 _add(sums, pair.speculative, step)
     return sums
 

@@ -68,6 +68,23 @@ def test_each_concurrency_is_judged_against_its_own_plain_step():
     assert figures_of("code", mixed).break_even == pytest.approx(figures_of("code", [pair()]).break_even)
 
 
+def test_a_slow_spell_does_not_change_the_gain():
+    spell = Pair(
+        sample(metrics=plain_metrics(seconds=16)),
+        sample("speculative", metrics=spec_metrics(draft=0.5, verify=5, plain=2)),
+    )
+    assert gain([pair(), spell]) == pytest.approx(gain([pair()]))
+    assert figures_of("code", [pair(), spell]).beta == pytest.approx(figures_of("code", [pair()]).beta)
+
+
+def test_a_plain_answer_of_few_tokens_is_judged_by_its_level():
+    short = Pair(
+        sample(tokens=3, metrics=plain_metrics(steps=2, seconds=0.8)), sample("speculative", metrics=spec_metrics())
+    )
+    many = [pair() for _ in range(100)]
+    assert gain([*many, short]) == pytest.approx(gain(many), rel=0.02)
+
+
 def test_undrafted_steps_count_in_the_gain_and_not_in_a():
     few, many = figures_of("code", [pair(undrafted=0, plain=0.0)]), figures_of("code", [pair(undrafted=50, plain=2.0)])
     assert few.a == many.a
