@@ -48,14 +48,17 @@ def prepare(
     Files that were there and are now missing or damaged raise ModelError naming the file, unless `repair` is set.
     """
     home = models_dir(folder) / name
-    if not repair and any((home / dtype).exists() for dtype in CONVERTED_DTYPES):
+    if not repair and _is_there(home):
         return home
     with exclusive(home):
-        if all(problem(home / dtype) is None for dtype in CONVERTED_DTYPES):
-            return home
-        gguf = fetch(BUILT_IN[name], home, progress)
-        _convert(gguf, home)
+        if _is_there(home) and (not repair or all(problem(home / dtype) is None for dtype in CONVERTED_DTYPES)):
+            return home  # another process has just made it, or there is nothing to repair
+        _convert(fetch(BUILT_IN[name], home, progress), home)
     return home
+
+
+def _is_there(home: Path) -> bool:
+    return all((home / dtype).exists() for dtype in CONVERTED_DTYPES)
 
 
 def check(folder: Path) -> None:
@@ -91,7 +94,7 @@ def stored(folder: str | Path | None = None) -> list[StoredModel]:
 
 def _describe(name: str, home: Path) -> StoredModel:
     size = sum(path.stat().st_size for path in home.rglob("*") if path.is_file())
-    if not any((home / dtype).exists() for dtype in CONVERTED_DTYPES):
+    if not _is_there(home):
         return StoredModel(name, home, "not fetched", size)
     troubles = [trouble for dtype in CONVERTED_DTYPES if (trouble := problem(home / dtype))]
     return StoredModel(name, home, troubles[0] if troubles else "ready", size)
