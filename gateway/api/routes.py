@@ -20,6 +20,7 @@ from gateway.api.classify import ClassifyController
 from gateway.api.errors import framework_handler
 from gateway.api.health import Health, HealthController
 from gateway.api.incoming import RequestIds, with_request_id
+from gateway.api.keys import KeysController
 from gateway.api.models import ModelsController
 from gateway.api.ops import OpsController
 from gateway.api.policy import PolicyController
@@ -85,7 +86,14 @@ def make_litestar(wiring: Wiring) -> Litestar:
         async with wiring.running():
             yield
 
-    controllers = [ModelsController, HealthController, ClassifyController, OpsController, PolicyController]
+    controllers = [
+        ModelsController,
+        HealthController,
+        ClassifyController,
+        KeysController,
+        OpsController,
+        PolicyController,
+    ]
     app = GatewayApp(
         [Router("/", route_handlers=controllers, middleware=[with_request_id])],
         dependencies={
@@ -95,6 +103,7 @@ def make_litestar(wiring: Wiring) -> Litestar:
             "health": given(health),
             "page": given(wiring.metrics),
             "started": given(int(time.time())),
+            "database": given(wiring.database),
             "refresher": given(wiring.refresher),
             "policies": given(wiring.policies),
             "ops": given(LiveReports(reader)),

@@ -122,7 +122,7 @@ def check(endpoint: Endpoint, body: dict[str, Any]) -> Checked:
     try:
         request = msgspec.convert(body, _SCHEMAS[endpoint])
     except msgspec.ValidationError as error:
-        raise _violation(error) from error
+        raise violation(error) from error
     if isinstance(request, ChatRequest):
         _check_contents(request.messages)
     else:
@@ -138,7 +138,7 @@ def speculation_of(body: dict[str, Any]) -> Speculation | None:
     try:
         speculation = msgspec.convert({"speculation": given}, _Own).speculation
     except msgspec.ValidationError as error:
-        raise _violation(error) from error
+        raise violation(error) from error
     if (speculation.k == 0) != (speculation.method == "plain") or not 0 <= speculation.k <= 64:
         raise InvalidRequest(
             "speculation.k must be 0 for method 'plain' and from 1 to 64 for any other", param="speculation.k"
@@ -174,8 +174,8 @@ def _check_prompt(prompt: str | list[Any]) -> None:
         raise InvalidRequest(message, param="prompt", code="invalid_type")
 
 
-def _violation(error: msgspec.ValidationError) -> InvalidRequest:
-    """Translate msgspec's message and path into OpenAI's fields."""
+def violation(error: msgspec.ValidationError) -> InvalidRequest:
+    """Translate msgspec's message and path into OpenAI's fields; for every body that an endpoint checks."""
     text = str(error)
     found = _PATH.search(text)
     path = found.group(1) if found else ""

@@ -173,6 +173,31 @@ def test_default_limits_hold_for_keys_without_their_own(
     assert [chat(gateway, bearer(token))[0] for _ in range(2)] == [200, 429]
 
 
+def test_keys_are_made_over_http_and_revoked(upstream: Scripted, start_gateway: Start) -> None:
+    gateway = start_gateway(policy_text(("pool", "openai", upstream.url)))
+    keys = f"{gateway.url}/v1/keys"
+    assert request("POST", keys, b"{}", {"content-type": "text/plain"})[0] == 400
+    for wrong, param in (({}, "name"), ({"name": "a", "role": "king"}, "role"), ({"name": "a", "colour": 1}, None),
+                         ({"name": "a", "requests_per_minute": 0}, "requests_per_minute")):  # fmt: skip
+        status, _, raw = request("POST", keys, wrong)
+        assert (status, json.loads(raw)["error"]["param"]) == (400, param)
+    status, _, raw = request("POST", keys, {"name": "ann", "role": "operator"})
+    assert status == 201
+    operator = json.loads(raw)["key"]
+    assert chat(gateway)[0] == 401
+    status, _, raw = request("POST", keys, {"name": "shop", "requests_per_minute": 5}, bearer(operator))
+    made = json.loads(raw)
+    assert (made["role"], made["may_force"], made["requests_per_minute"]) == ("app", False, 5)
+    assert chat(gateway, bearer(made["key"]))[0] == 200
+    assert request("GET", keys, headers=bearer(made["key"]))[0] == 403
+    listed = request("GET", keys, headers=bearer(operator))[2]
+    assert {key["name"] for key in json.loads(listed)} == {"ann", "shop"}
+    assert operator.encode() not in listed
+    assert request("DELETE", f"{keys}/{made['id']}", headers=bearer(operator))[0] == 200
+    assert chat(gateway, bearer(made["key"]))[0] == 401
+    assert request("DELETE", f"{keys}/{made['id']}", headers=bearer(operator))[0] == 404
+
+
 async def no_keys() -> list[Any]:
     return []
 

@@ -62,6 +62,10 @@ def test_the_openai_client_gets_an_answer_with_headers(gateway: GatewayServer, u
 
 
 def test_the_openai_client_gets_a_stream(gateway: GatewayServer, upstream: Scripted) -> None:
+    async def slowly(req: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        return await upstream.stream(req, body, 0.01)
+
+    upstream.handler = slowly
     with client(gateway).chat.completions.with_streaming_response.create(
         model="m", messages=MESSAGES, stream=True
     ) as raw:
