@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 
-_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{([^}]*)\})?\s+(\S+)", re.MULTILINE)
+_SAMPLE = re.compile(r'^([a-zA-Z_:][\w:]*)(?:\{(?:[^"}]|"(?:\\.|[^"\\])*")*\})?\s+(\S+)', re.MULTILINE)
 
 
 def read_metrics(page: str) -> dict[str, float]:
     """Return the sum over labels of each sample of a Prometheus page (`process_start_time_seconds`: the latest)."""
     found: dict[str, float] = {}
-    for name, _labels, text in _SAMPLE.findall(page):
+    for name, text in _SAMPLE.findall(page):
         try:
             value = float(text)
         except ValueError:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.backends.base import Target
+from gateway.backends.counters import VLLM, CounterShare
 from gateway.backends.generic import GenericBackend
 from gateway.backends.prometheus import read_metrics
 from gateway.backends.stats import vllm_spec
@@ -18,6 +20,10 @@ class VllmBackend(GenericBackend):
     per_request_stats = True
     stripped = ("cache_salt",)
 
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self._totals = CounterShare(VLLM)
+
     async def probe(self) -> None:
         """Read models, then load and process start from `/metrics`, which not every build has."""
         ours = self.in_flight
@@ -27,6 +33,7 @@ class VllmBackend(GenericBackend):
         except BreakevenError:
             return
         samples = read_metrics(page)
+        self._totals.look(samples)
         self.running_seen = max(0, int(samples.get("vllm:num_requests_running", 0)) - ours)
         self.waiting = int(samples.get("vllm:num_requests_waiting", 0))
         started = samples.get("process_start_time_seconds")
@@ -39,5 +46,5 @@ class VllmBackend(GenericBackend):
         return {"cache_salt": self.target.cache_salt(request.identity.key_id)}
 
     def spec(self, payload: dict[str, Any]) -> Spec | None:
-        """Read acceptance of one response."""
-        return vllm_spec(payload)
+        """Read acceptance of one response, or estimate it from the server's totals where it reports none."""
+        return vllm_spec(payload) or self._totals.spec(payload)

@@ -1,0 +1,81 @@
+"""Acceptance of one response where a server tells only totals: its share of what they gained. Pure; for adapters.
+
+An estimate, and marked as one: between two looks at the counters every response of that time is taken for average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.types import Spec
+
+_KEPT = 0.5
+"""Weight of the past against a look's own counts: some looks see only a handful of tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class CounterNames:
+    """How a server calls its totals."""
+
+    rounds: str
+    drafted: str
+    accepted: str
+    tokens: str
+
+
+VLLM = CounterNames(
+    "vllm:spec_decode_num_drafts_total",
+    "vllm:spec_decode_num_draft_tokens_total",
+    "vllm:spec_decode_num_accepted_tokens_total",
+    "vllm:generation_tokens_total",
+)
+
+
+class CounterShare:
+    """The rounds, draft and accepted tokens per output token, from the gains between looks."""
+
+    def __init__(self, names: CounterNames) -> None:
+        self._names = names
+        self._last: tuple[float, float, float, float] | None = None
+        self._gains = (0.0, 0.0, 0.0, 0.0)
+
+    def look(self, samples: Mapping[str, float]) -> None:
+        """Take a page's samples. A counter that fell means a new process: what was known is forgotten."""
+        names = self._names
+        if names.tokens not in samples or names.rounds not in samples:
+            self._last = None
+            return
+        now = (
+            samples[names.rounds],
+            samples.get(names.drafted, 0.0),
+            samples.get(names.accepted, 0.0),
+            samples[names.tokens],
+        )
+        last, self._last = self._last, now
+        if last is None:
+            return
+        if any(value < before for value, before in zip(now, last, strict=True)):
+            self._gains = (0.0, 0.0, 0.0, 0.0)
+        elif now[3] > last[3]:
+            rounds, drafted, accepted, tokens = (
+                _KEPT * gain + value - before for gain, value, before in zip(self._gains, now, last, strict=True)
+            )
+            self._gains = (rounds, drafted, accepted, tokens)
+
+    def spec(self, payload: Mapping[str, Any]) -> Spec | None:
+        """Return this response's share, by its output tokens; None where nothing is known."""
+        usage = payload.get("usage")
+        tokens = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
+        rounds, drafted, accepted, seen = self._gains
+        if not isinstance(tokens, int) or tokens < 1 or rounds <= 0 or seen <= 0:
+            return None
+        share = tokens / seen
+        return Spec(
+            rounds=round(rounds * share),
+            drafted=round(drafted * share),
+            accepted=round(accepted * share),
+            histogram=[],
+            estimated=True,
+        )

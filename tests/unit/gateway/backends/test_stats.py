@@ -1,0 +1,109 @@
+"""Statistics in every engine's own form. Shapes: vLLM 0.33, SGLang 0.5.23, llama.cpp's server, our engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.backends.counters import VLLM, CounterShare
+from gateway.backends.prometheus import read_metrics
+from gateway.backends.stats import engine_spec, llamacpp_spec, sglang_spec, vllm_spec
+from tests.fixtures.servers import METRICS
+
+PAGE = """# HELP vllm:num_requests_running Number of requests
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 3.0
+vllm:num_requests_running{engine="1",model_name="m"} 2.0
+vllm:spec_decode_num_drafts_total{model_name="a, b} c"} 1e+02
+process_start_time_seconds 1.7960672e+09
+vllm:kv_cache_usage_perc NaN
+garbage
+"""
+
+
+def test_our_engines_metrics_are_read_whole() -> None:
+    spec = engine_spec({"metrics": METRICS})
+    assert spec is not None
+    assert (spec.rounds, spec.drafted, spec.accepted, spec.histogram) == (3, 6, 4, [1, 0, 2])
+    assert (spec.draft_s, spec.verify_s, spec.plain_s, spec.undrafted) == (0.001, 0.02, 0.0, 0)
+    assert spec.rounds_by_k == {"2": 3}
+    assert not spec.estimated
+
+
+def test_vllms_shape_alone_is_enough() -> None:
+    payload = {"metrics": {"speculative_decoding": METRICS["speculative_decoding"]}}
+    for read in (engine_spec, vllm_spec):
+        spec = read(payload)
+        assert spec is not None
+        assert (spec.rounds, spec.accepted, spec.plain_s) == (3, 4, None)
+    only_histogram = {"metrics": {"speculative_decoding": {"acceptance_histogram": [1, 2, 3]}}}
+    spec = vllm_spec(only_histogram)
+    assert spec is not None
+    assert (spec.rounds, spec.accepted) == (6, 8)
+
+
+@pytest.mark.parametrize("read", [engine_spec, vllm_spec, llamacpp_spec, sglang_spec])
+@pytest.mark.parametrize(
+    "payload",
+    [{}, {"metrics": None}, {"metrics": 4}, {"metrics": {}}, {"metrics": {"speculative_decoding": None}},
+     {"timings": None}, {"timings": {"predicted_n": 3}}, {"choices": [None, 4]}, {"meta_info": []}, {"sglext": {}}],
+)  # fmt: skip
+def test_what_reports_nothing_is_none(read: Any, payload: dict[str, Any]) -> None:
+    assert read(payload) is None
+
+
+def test_llamacpp_counts_tokens_only() -> None:
+    spec = llamacpp_spec({"timings": {"draft_n": 40, "draft_n_accepted": 25, "predicted_n": 60}})
+    assert spec is not None
+    assert (spec.rounds, spec.drafted, spec.accepted, spec.estimated) == (0, 40, 25, True)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {
+            "sglext": {
+                "spec_tokens_details": {"spec_verify_ct": 10, "spec_accept_token_num": 12, "spec_draft_token_num": 30}
+            }
+        },
+        {"meta_info": {"spec_verify_ct": 10, "accepted_tokens": 12, "draft_tokens": 30}},
+        {"choices": [{"meta_info": {"spec_verify_ct": 10, "num_accepted_tokens": 12, "num_draft_tokens": 30}}]},
+    ],
+)
+def test_sglangs_old_and_new_names(payload: dict[str, Any]) -> None:
+    spec = sglang_spec(payload)
+    assert spec is not None
+    assert (spec.rounds, spec.drafted, spec.accepted) == (10, 30, 12)
+
+
+def test_a_prometheus_page_is_summed_over_labels() -> None:
+    samples = read_metrics(PAGE)
+    assert samples["vllm:num_requests_running"] == 5
+    assert samples["vllm:spec_decode_num_drafts_total"] == 100
+    assert samples["process_start_time_seconds"] == 1796067200
+    assert "vllm:kv_cache_usage_perc" not in samples
+
+
+def look(rounds: float, drafted: float, accepted: float, tokens: float) -> dict[str, float]:
+    return dict(zip((VLLM.rounds, VLLM.drafted, VLLM.accepted, VLLM.tokens), (rounds, drafted, accepted, tokens),
+                    strict=True))  # fmt: skip
+
+
+def test_a_response_gets_its_share_of_the_totals() -> None:
+    totals = CounterShare(VLLM)
+    answer = {"usage": {"completion_tokens": 50}}
+    assert totals.spec(answer) is None
+    totals.look(look(1000, 4000, 1500, 2500))
+    assert totals.spec(answer) is None  # one look tells no gain
+    totals.look(look(1040, 4160, 1560, 2600))  # 100 tokens in 40 rounds
+    spec = totals.spec(answer)
+    assert spec is not None
+    assert (spec.rounds, spec.drafted, spec.accepted, spec.estimated) == (20, 80, 30, True)
+    totals.look(look(1040, 4160, 1560, 2600))  # nothing happened: what was known stays
+    assert totals.spec(answer) == spec
+    assert totals.spec({"usage": None}) is None
+    totals.look(look(5, 20, 5, 10))  # restarted
+    assert totals.spec(answer) is None
+    totals.look({})
+    assert totals.spec(answer) is None
