@@ -148,9 +148,9 @@ def explain_live(service: Service, policy: Policy, asked: ToExplain) -> Explanat
     if around.task is not None and around.task not in policy.task_names:
         known = ", ".join(policy.task_names)
         raise InvalidRequest(f"with.task: unknown task; expected one of {known}", param="with.task")
-    states = {
-        state.name: state for state in service.states() if state.model == made.model or not asked.request.get("model")
-    }
+    states = {state.name: state for state in service.states()}
+    having = {name: state for name, state in states.items() if state.model == made.model}
+    assumed = [] if having else [f"no backend has the model {made.model!r}: all of them are taken as if they had"]
     doubt = policy.classifier
     seen = service.classifier().classify(
         made.body, declared=around.task, threshold=doubt.threshold, fallback=doubt.fallback_task
@@ -161,11 +161,12 @@ def explain_live(service: Service, policy: Policy, asked: ToExplain) -> Explanat
         made,
         seen,
         service.snapshot(),
-        states,
+        having or states,
         prompt_tokens=tokens,
         load=around.load,
         conversation=conversation_of(made, service.secret),
         share=around.share,
+        assumed=assumed,
     )
 
 

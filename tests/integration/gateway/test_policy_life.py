@@ -228,6 +228,9 @@ def test_check_and_explain_by_api(gateways: Gateways, upstream: Scripted) -> Non
     assert body["rule"] == "other"
     status, _, body = gateway.call("POST", "/explain", {"request": CHAT, "with": {"task": "poetry"}})
     assert (status, body["error"]["param"]) == (400, "with.task")
+    _, _, body = gateway.call("POST", "/explain", {"request": CHAT | {"model": "another"}})
+    assert body["arm"] == "a/plain"
+    assert "no backend has the model 'another'" in body["assumed"][0]
     assert upstream.bodies == []
 
 
