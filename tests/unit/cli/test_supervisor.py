@@ -19,6 +19,9 @@ STUBBORN = [
     "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up'); time.sleep(600)",
 ]  # fmt: skip
 
+SILENT = [STUBBORN[0], "-S", "-c", STUBBORN[-1].replace("print('up'); ", "")]
+"""Without output: nothing but the tether may end it, not even a broken pipe."""
+
 
 async def yes():
     return True
@@ -95,7 +98,7 @@ async def test_long_lines_and_bad_bytes_are_relayed_without_waiting_for_their_en
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's death signal is Linux'")
-@pytest.mark.parametrize("command", [SLEEP, STUBBORN])
+@pytest.mark.parametrize("command", [["/bin/sleep", "600"], SILENT])
 def test_a_child_dies_with_a_killed_parent(command, tmp_path):
     pidfile = tmp_path / "pid"
     parent = (
@@ -120,6 +123,9 @@ def test_a_child_dies_with_a_killed_parent(command, tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     child = psutil.Process(int(pidfile.read_text()))
+    while any("tether" in part for part in child.cmdline()):  # it has not become the command yet
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     process.kill()
     process.wait()
     while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
