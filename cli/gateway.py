@@ -72,6 +72,7 @@ def run(settings: Settings, log_level: str) -> None:
             lifespan="on",
         )
         server = uvicorn.Server(config)
+        app.state["draining"] = lambda: server.should_exit  # endless streams (`/ops/events`) must not hold the exit up
         server.run(sockets=[listening])
     if not server.started:
         raise SystemExit(3)

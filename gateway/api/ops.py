@@ -85,7 +85,7 @@ class OpsController(Controller):
     async def events(self, request: Req, access: Keys, ops: Live, since: Since = "1h") -> Stream:
         """Send the page's changing part whenever it changes."""
         require_operator(access, request)
-        events = ops.events(parse_window(since))
+        events = ops.events(parse_window(since), request.app.state.get("draining", bool))
         return Stream(events, media_type="text/event-stream", headers={**_HEADERS, "x-accel-buffering": "no"})
 
     @get("/report.json", media_type="application/json")

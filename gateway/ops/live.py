@@ -21,6 +21,7 @@ _STALE_S = 60.0
 """… unless that would leave it older than this."""
 _EVERY_S = 2.0
 _WINDOWS_KEPT = 32
+_LOOK_S = 0.25
 
 
 @dataclass(slots=True)
@@ -59,11 +60,14 @@ class LiveReports:
                 self._made[since_s] = made = _Made(now + fresh_s, report, fragment)
             return made
 
-    async def events(self, since_s: float) -> AsyncIterator[bytes]:
-        """Yield server-sent events: `report` with the page's changing part when it changed, else a short `same`."""
-        shown = ""
+    async def events(self, since_s: float, ended: Callable[[], bool] = lambda: False) -> AsyncIterator[bytes]:
+        """Yield server-sent events: `report` with the page's changing part when it changed, else a short `same`.
+
+        Ends soon after `ended` says so: an open page must not hold up the server's exit.
+        """
+        shown, pauses = "", max(1, round(self._every_s / _LOOK_S))
         yield b"retry: 2000\n\n"
-        while True:
+        while not ended():
             made = await self._get(since_s)
             head = f"id: {clock_time(made.report.generated_at)}\nevent: "
             if made.fragment == shown:
@@ -72,4 +76,7 @@ class LiveReports:
                 shown = made.fragment
                 lines = "\n".join(f"data: {line}" for line in shown.splitlines())
                 yield f"{head}report\n{lines}\n\n".encode()
-            await asyncio.sleep(self._every_s)
+            for _ in range(pauses):
+                if ended():
+                    return
+                await asyncio.sleep(self._every_s / pauses)

@@ -194,3 +194,13 @@ async def test_a_report_that_takes_long_is_made_seldom(database):
         clock.now += 0.2
         await live_reports.report(window)
         assert made == [window, window]
+
+
+async def test_events_end_with_the_server(database):
+    ended = False
+    events = LiveReports(OpsReader(database), every_s=0.0).events(3600.0, lambda: ended)
+    for _ in range(3):
+        await anext(events)
+    ended = True
+    with pytest.raises(StopAsyncIteration):
+        await anext(events)
