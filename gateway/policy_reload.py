@@ -67,6 +67,10 @@ class PolicyReloader:
         if self._channel is not None:
             await self._channel.aclose()
 
+    async def read(self, text: str, name: str) -> Policy:
+        """Check a text beside the event loop, so that requests go on meanwhile. Raises PolicyError."""
+        return await asyncio.to_thread(parse_policy, text, name, env=self._env)
+
     async def apply(
         self, text: str, *, name: str, actor: str, reason: str, expected: str, origin: Origin = "api"
     ) -> Activation:
@@ -77,7 +81,7 @@ class PolicyReloader:
             Conflict: another policy is in force than the caller saw.
             StoreUnavailable: the database does not answer, so nothing would be kept.
         """
-        policy = await asyncio.to_thread(parse_policy, text, name, env=self._env)
+        policy = await self.read(text, name)
         async with self._lock:
             generation = await self._generations.prepare(policy)
             try:
@@ -267,7 +271,7 @@ class PolicyReloader:
         source = f"version {hash}"
         async with self._lock:
             try:
-                policy = await asyncio.to_thread(parse_policy, text, name, env=self._env)
+                policy = await self.read(text, name)
                 generation = await self._generations.prepare(policy)
             except BreakevenError as error:
                 self._refused.add(activation)

@@ -22,7 +22,7 @@ from gateway.db import Activation
 from gateway.errors import InvalidRequest, NotFound, PolicyError
 from gateway.explain import Explanation, SavedSnapshot, explain
 from gateway.fingerprint import conversation_of
-from gateway.policy import Policy, parse_policy, within
+from gateway.policy import Policy, within
 from gateway.policy.loader import MAX_FILE
 from gateway.policy_reload import PolicyReloader
 from gateway.refresh import Refresher
@@ -98,12 +98,12 @@ class PolicyController(Controller):
         return Response(made, headers=_etag(made.hash))
 
     @post("/check", status_code=200)
-    async def check(self, request: Req, access: Keys) -> dict[str, Any]:
+    async def check(self, request: Req, access: Keys, policies: Reloader) -> dict[str, Any]:
         """Say what is wrong with a policy, without using it."""
         require_operator(access, request)
         change = await _change(request)
         try:
-            policy = parse_policy(change.text, change.name)
+            policy = await policies.read(change.text, change.name)
         except PolicyError as error:
             return {"ok": False, "findings": error.diagnostics, "hash": None}
         return {"ok": True, "findings": list(policy.warnings), "hash": policy.hash}
@@ -124,11 +124,11 @@ class PolicyController(Controller):
         return {"hash": found[0], "name": found[1], "text": found[2]}
 
     @post("/explain", status_code=200)
-    async def explain(self, request: Req, access: Keys, service: Given[Service]) -> Explanation:
+    async def explain(self, request: Req, access: Keys, service: Given[Service], policies: Reloader) -> Explanation:
         """Explain a request with the statistics and backends of this moment; nothing is sent."""
         require_operator(access, request)
         asked = _decode(await request.body(), ToExplain)
-        policy = service.policy() if asked.policy is None else parse_policy(asked.policy, "policy")
+        policy = service.policy() if asked.policy is None else await policies.read(asked.policy, "policy")
         return explain_live(service, policy, asked)
 
     @get("/snapshot", sync_to_thread=False)
