@@ -278,7 +278,10 @@ class Exchange:
         if relay is None or upstream is None or relay.done:
             return b""
         while chunk := await upstream.chunk():
-            out = relay.feed(chunk, time.perf_counter())
+            try:
+                out = relay.feed(chunk, time.perf_counter())
+            except ValueError as error:
+                raise BackendUnreachable(f"backend {self.decision.arm.backend} sent {error}") from error
             if relay.error is not None and not relay.events:
                 raise UpstreamError(_status_of(relay.error), out.removeprefix(b"data: ").partition(b"\n")[0], {})
             if out:

@@ -23,6 +23,10 @@ _KEPT = ("retry-after", "x-should-retry")
 """Headers of an error that matter to the client."""
 
 
+class CannotConnect(BackendUnreachable):
+    """Nobody listens there: the one failure that says at once that a backend is down."""
+
+
 class HttpUpstream:
     """An answer over HTTP (see `Upstream`)."""
 
@@ -168,9 +172,9 @@ class HttpClient:
         try:
             fresh = await self._pool.connect()
         except TimeoutError as error:
-            raise BackendUnreachable(f"cannot reach {self.url} within {self.timeouts.connect:g} s") from error
+            raise CannotConnect(f"cannot reach {self.url} within {self.timeouts.connect:g} s") from error
         except OSError as error:
-            raise BackendUnreachable(f"cannot reach {self.url} ({_name(error)})") from error
+            raise CannotConnect(f"cannot reach {self.url} ({_name(error)})") from error
         return await self._over(fresh, raw, body, spec, on_close)
 
     async def _over(
@@ -210,8 +214,10 @@ class HttpClient:
         try:
             async with self._session.get(self.url + path, headers=self._token, timeout=self._probe) as response:
                 body = await response.read()
+        except aiohttp.ClientConnectorError as error:
+            raise CannotConnect(f"cannot reach {self.url} ({_name(error)})") from error
         except _LOST as error:
-            raise BackendUnreachable(f"cannot reach {self.url} ({_name(error)})") from error
+            raise BackendUnreachable(f"no answer from {self.url} ({_name(error)})") from error
         if response.status >= 400:
             raise UpstreamError(response.status, body, {})
         return body

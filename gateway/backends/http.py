@@ -10,11 +10,13 @@ from typing import Any
 from engine.messages import CostTable
 from gateway.backends.base import Target, Upstream
 from gateway.backends.body import upstream_body
-from gateway.backends.client import HttpClient
+from gateway.backends.client import CannotConnect, HttpClient
 from gateway.errors import BackendUnreachable, BreakevenError
 from gateway.types import Arm, BackendState, Decision, GenerateRequest, Spec
 
 log = logging.getLogger(__name__)
+_MISSES = 3
+"""Probes in a row that a server may fail to answer before it counts as down."""
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 
 
@@ -94,8 +96,10 @@ class HttpBackend:
             return await self.client.post(PATHS[request.endpoint], body, self.headers(request), self.spec, self._done)
         except BaseException as error:
             self._done()
-            if isinstance(error, BackendUnreachable):
+            if isinstance(error, CannotConnect):
                 self._failed(str(error))
+            elif isinstance(error, BackendUnreachable):
+                self._hurry.set()
             raise
 
     def _done(self) -> None:
@@ -109,22 +113,29 @@ class HttpBackend:
         self._hurry.set()
 
     async def _watching(self) -> None:
-        """Probe for ever; a failed probe is told once and then every change of its reason."""
+        """Probe for ever. A busy server may miss a probe or two; one that nobody listens on is down at once."""
+        misses = 0
         while True:
             self._hurry.clear()
             try:
                 await self.probe()
             except BreakevenError as error:
-                self._failed(str(error))
+                misses += 1
+                if misses >= _MISSES or isinstance(error, CannotConnect) or not self.healthy:
+                    self._failed(str(error))
             except Exception as error:
                 log.exception("probe of backend %s", self.name)
                 self._failed(f"probe failed: {error}")
             else:
                 if not self.healthy:
                     log.info("backend %s is ready", self.name)
-                self.healthy, self.detail = True, ""
+                self.healthy, self.detail, misses = True, "", 0
             pause = self.timeouts.poll if self.healthy else min(self.timeouts.poll, 0.25)
-            await asyncio.sleep(pause)
+            if not self.healthy:
+                await asyncio.sleep(pause)
+                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), pause)
 
     async def probe(self) -> None:
         """Look at the server once and note what it says. Raises BreakevenError when it cannot serve."""
