@@ -49,7 +49,7 @@ async def _report(url: str, window_s: float, form: str) -> str:
     database = Database(url, timeout_s=30.0)
     try:
         await database.ping()
-        report = await OpsReader(database).report(window_s)
+        report = await OpsReader(database, patience_s=120.0).report(window_s)
     finally:
         await database.aclose()
     if form == "json":

@@ -5,6 +5,7 @@ Called by `gateway/api/ops.py` with everything, and by `cli/report.py` with the 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +36,7 @@ class OpsReader:
         stores: Callable[[], Mapping[str, Any]] = dict,
         policy: Callable[[], Mapping[str, Any]] = dict,
         clock: Callable[[], float] = time.time,
+        patience_s: float = 10.0,
     ) -> None:
         self._database = database
         self._snapshot = snapshot
@@ -42,6 +44,7 @@ class OpsReader:
         self._stores = stores
         self._policy = policy
         self._clock = clock
+        self._patience_s = patience_s
 
     async def report(self, since_s: float) -> Report:
         """Return the report of the latest `since_s` seconds; without a database, what the live statistics know."""
@@ -50,12 +53,14 @@ class OpsReader:
         report.model = ", ".join(sorted({state.model for state in self._states() if state.model}))
         live = self._live()
         try:
-            await self._read(report, live)
+            async with asyncio.timeout(self._patience_s):
+                await self._read(report, live)
             health = [Health("database", True)]
-        except StoreUnavailable as error:
-            report.tasks = [_live_figures(row) for row in live.values()]
-            report.source = f"From live statistics only: {error}"
-            health = [Health("database", False, str(error))]
+        except (StoreUnavailable, TimeoutError) as error:
+            why = str(error) or f"the database did not answer within {self._patience_s:.0f} s"
+            report.tasks, report.totals = [_live_figures(row) for row in live.values()], TaskFigures("all")
+            report.source = f"From live statistics only: {why}"
+            health = [Health("database", False, why)]
         report.health = _merged(health, self._health())
         return report
 

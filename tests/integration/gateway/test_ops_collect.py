@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import UTC, datetime
 
 import msgspec
 import pytest
 
+from engine.messages import CostCell, CostTable
 from gateway.db import Database, Switch, new_key
 from gateway.db.types import utc
 from gateway.ops.collect import OpsReader
@@ -80,7 +82,8 @@ def live(*records):
     """A snapshot of what these records teach."""
     minute = int(time.time() // 60)
     buckets = [Bucket(minute, key, counters) for record in records for key, counters in observe(record)]
-    return build_snapshot(buckets, {}, now=time.time())
+    cell = CostCell(batch=1, context=0, k=4, method="ngram", draft_s=0.0004, verify_s=0.022, plain_s=0.02, n=50)
+    return build_snapshot(buckets, {"engine": CostTable([cell])}, now=time.time())
 
 
 @pytest.mark.parametrize(("running", "load"), [(0, 1), (3, 4), (30, 4)])
@@ -144,6 +147,22 @@ async def test_a_database_that_is_away_leaves_the_live_statistics(tmp_path):
     assert report.tasks == []
     assert [(part.name, part.ok) for part in report.health] == [("database", False)]
     assert "live statistics only" in report.source
+
+
+async def test_a_frozen_database_does_not_freeze_the_page(tmp_path):
+    class Frozen(Database):
+        async def task_summary(self, *_args, **_more):
+            await asyncio.sleep(3600)
+
+    database = Frozen(f"sqlite:///{tmp_path}/frozen.db")
+    records = [make_record(f"r{i}") for i in range(9)]
+    snapshot = live(*records)
+    report = await OpsReader(database, snapshot=lambda: snapshot, patience_s=0.05).report(60)
+    await database.aclose()
+    assert [(part.name, part.ok) for part in report.health] == [("database", False)]
+    assert "did not answer within" in report.source
+    assert [(task.task, task.requests) for task in report.tasks] == [("code", 9)]
+    assert report.tasks[0].a == pytest.approx(2.75, abs=0.01)
 
 
 class Clock:
