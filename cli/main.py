@@ -27,11 +27,11 @@ COMMANDS = {
 class LazyGroup(click.Group):
     """Imports a command's module only when that command runs."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
         """Return all command names in the order in which a newcomer meets them."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 (click's signature)
         """Import and return the command, or None where the name is unknown."""
         target = COMMANDS.get(cmd_name)
         if target is None:
