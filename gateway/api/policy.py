@@ -23,6 +23,7 @@ from gateway.errors import InvalidRequest, NotFound, PolicyError
 from gateway.explain import Explanation, SavedSnapshot, explain
 from gateway.fingerprint import conversation_of
 from gateway.policy import Policy, within
+from gateway.policy.diff import Change, diff
 from gateway.policy.loader import MAX_FILE
 from gateway.policy_reload import PolicyReloader
 from gateway.refresh import Refresher
@@ -36,7 +37,7 @@ Reloader = Given[PolicyReloader]
 YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml", "text/plain")
 
 
-class Change(msgspec.Struct, forbid_unknown_fields=True):
+class NewPolicy(msgspec.Struct, forbid_unknown_fields=True):
     """Body of `PUT /v1/policy`."""
 
     text: str
@@ -123,6 +124,15 @@ class PolicyController(Controller):
             raise NotFound(f"no policy version {hash[:64]!r}", param="hash", code="no_such_version")
         return {"hash": found[0], "name": found[1], "text": found[2]}
 
+    @get("/versions/{hash:str}/diff")
+    async def diff(self, request: Req, access: Keys, policies: Reloader, hash: FromPath[str]) -> list[Change]:
+        """Return what going back to a version would change in meaning."""
+        require_operator(access, request)
+        found = await policies.version(hash)
+        if found is None:
+            raise NotFound(f"no policy version {hash[:64]!r}", param="hash", code="no_such_version")
+        return diff(policies.held.policy, await policies.read(found[2], f"version {found[0]}"))
+
     @post("/explain", status_code=200)
     async def explain(self, request: Req, access: Keys, service: Given[Service], policies: Reloader) -> Explanation:
         """Explain a request with the statistics and backends of this moment; nothing is sent."""
@@ -188,18 +198,18 @@ def _if_match(request: Req) -> str:
     return value.strip('"')
 
 
-async def _change(request: Req) -> Change:
+async def _change(request: Req) -> NewPolicy:
     """Read a policy: YAML as it is, or JSON with text, name and reason. Raises InvalidRequest."""
     raw = await request.body()
     if len(raw) > 2 * MAX_FILE:
         raise InvalidRequest(f"a policy has at most {MAX_FILE // 1024} KiB", param="text")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
-        return _decode(raw, Change)
+        return _decode(raw, NewPolicy)
     if kind not in YAML_TYPES:
         raise InvalidRequest(f"content-type: expected application/json or {YAML_TYPES[0]}", param="content-type")
     try:
-        return Change(raw.decode("utf-8-sig"))
+        return NewPolicy(raw.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise PolicyError([f"policy:1:1: error: not UTF-8: byte 0x{raw[error.start]:02x} at {error.start}"]) from error
 

@@ -186,6 +186,8 @@ def test_apply_conflict_history_and_rollback(gateways: Gateways, upstream: Scrip
         (hash_of(second), "api"),
         (hash_of(first), "file"),
     ]
+    _, _, changes = gateway.call("GET", f"/versions/{hash_of(second)}/diff")
+    assert [(change["kind"], change["before"], change["after"]) for change in changes] == [("changed", "one", "two")]
     _, _, version = gateway.call("GET", f"/versions/{hash_of(second)[:6]}")
     assert version["text"] == second
 
@@ -252,6 +254,9 @@ def test_explain_and_apply_from_the_command_line(gateways: Gateways, upstream: S
     lines = run("history", "--url", gateway.url).splitlines()
     assert "by hand" in lines[1]
     assert len(lines) == 3
+    assert run("diff", new, "current", "--url", gateway.url) == "no difference in meaning\n"
+    first = hash_of(policy(upstream))[:6]
+    assert "name new -> everything" in run("diff", "current", first, "--url", gateway.url)
     run("rollback", "--url", gateway.url)
     assert gateway.state["hash"] == hash_of(policy(upstream))
 
