@@ -47,7 +47,7 @@ class EngineBackend(HttpBackend):
         if info.epoch != self.epoch:
             self._costs, self._costs_at = None, float("-inf")
         self.epoch, self.version, self.draft = info.epoch, info.version, info.draft or ""
-        self.model = self.model or info.model
+        self.model = self.target.model or info.model
         self.max_model_len = info.max_model_len
         self.has_tool_template = info.has_tool_template
         self.running_seen = max(0, info.running - ours)

@@ -31,7 +31,8 @@ class GenericBackend(HttpBackend):
             raw = await self.client.get("/v1/models")
             models = msgspec.json.decode(raw, type=_Models).data
         except (UpstreamError, msgspec.MsgspecError) as error:
-            if not self.model:
+            down = isinstance(error, UpstreamError) and error.status >= 500
+            if down or not self.target.model:
                 why = f"{self.client.url}/v1/models does not list models ({error}): name the model in the policy"
                 raise BackendUnreachable(why) from error
         else:
@@ -39,10 +40,11 @@ class GenericBackend(HttpBackend):
         self.epoch = self.epoch or "1"
 
     def _choose(self, models: list[_Model]) -> None:
-        served = next((model for model in models if self.model in ("", model.id)), None)
+        wanted = self.target.model
+        served = next((model for model in models if wanted in ("", model.id)), None)
         if served is None:
             names = ", ".join(model.id for model in models) or "none"
-            raise BackendUnreachable(f"{self.client.url} does not serve model {self.model!r}; it has: {names}")
+            raise BackendUnreachable(f"{self.client.url} does not serve model {wanted!r}; it has: {names}")
         self.model = served.id
         self.max_model_len = served.max_model_len or _window(served.meta)
 

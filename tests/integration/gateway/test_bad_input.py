@@ -160,6 +160,26 @@ def test_no_backend_is_503_and_readyz_says_why(start_gateway: Start) -> None:
     assert (status, error["code"], error["type"]) == (503, "no_backend", "service_unavailable")
 
 
+def test_a_server_that_comes_back_with_another_model_is_followed(upstream: Scripted, start_gateway: Start) -> None:
+    gateway = start_gateway(policy_text(("pool", "openai", upstream.url)))
+    upstream.model = "n"
+    wait_until(lambda: request("POST", f"{gateway.url}/v1/chat/completions", {**CHAT, "model": "n"})[0] == 200)
+    assert refused(gateway, CHAT)[0] == 404
+    upstream.up = False
+    wait_until(lambda: request("GET", f"{gateway.url}/readyz")[0] == 503)
+    upstream.up = True
+    wait_until(lambda: request("GET", f"{gateway.url}/readyz")[0] == 200)
+
+
+def test_a_model_that_a_server_does_not_have_is_told(upstream: Scripted, start_gateway: Start) -> None:
+    gateway = start_gateway(policy_text(("pool", "openai", upstream.url), model="other"), ready=False)
+
+    def detail() -> str:
+        return str(json.loads(request("GET", f"{gateway.url}/readyz")[2])["backends"]["pool"]["detail"])
+
+    wait_until(lambda: "does not serve model 'other'; it has: m" in detail())
+
+
 def test_stores_that_are_away_at_start_delay_nothing_and_are_told(upstream: Scripted, start_gateway: Start) -> None:
     env = {"BREAKEVEN_REDIS_URL": "redis://127.0.0.1:9/0", "BREAKEVEN_DATABASE_URL": "postgresql://127.0.0.1:9/none"}
     gateway = start_gateway(policy_text(("pool", "openai", upstream.url)), env=env)
