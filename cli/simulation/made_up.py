@@ -29,6 +29,9 @@ class TaskSpec:
     """Share of positions at which the drafter proposes nothing."""
     loops: float = 0.0
     """Share of requests that end in a repetition loop."""
+    copied: float | None = None
+    """Mean log odds of the share of an output that is copied (spread: `spread`); copying holds with 95 %, the rest with
+    `acceptance`, and changes about every 33 tokens. None: no such stretches."""
     tokens: float = 200.0
     """Median output length; log-normal with σ = 0.7."""
     prompt: float = 400.0
@@ -44,6 +47,10 @@ def make_traces(specs: list[TaskSpec], per_task: int, seed: int, *, cap: int = 1
 def _make(spec: TaskSpec, name: str, rng: np.random.Generator, cap: int) -> Trace:
     size = int(np.clip(spec.tokens * np.exp(0.7 * rng.standard_normal()), 4, cap))
     prompt = int(np.clip(spec.prompt * np.exp(0.6 * rng.standard_normal()), 1, 60_000))
+    if spec.copied is not None:
+        return Trace(
+            name, spec.name, spec.name, prompt, _tuple(_joined(_copying(spec, spec.copied, size, rng), rng)), None
+        )
     log_odds = np.log(spec.acceptance / (1 - spec.acceptance)) + spec.spread * rng.standard_normal()
     odds = log_odds + spec.wander * _wandering(size, rng)
     if rng.random() < spec.loops:
@@ -54,7 +61,23 @@ def _make(spec: TaskSpec, name: str, rng: np.random.Generator, cap: int) -> Trac
     if spec.undrafted > 0:
         nothing = rng.random(size) < spec.undrafted
         drafted = tuple(int(d) for d in np.where(nothing, 0, 16))
-    return Trace(name, spec.name, spec.name, prompt, tuple(int(e) for e in emitted), drafted)
+    return Trace(name, spec.name, spec.name, prompt, _tuple(emitted), drafted)
+
+
+def _tuple(values: NDArray[np.int64]) -> tuple[int, ...]:
+    return tuple(values.tolist())
+
+
+def _copying(spec: TaskSpec, mean: float, size: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return acceptance by position of an output that copies in stretches."""
+    share = 1 / (1 + np.exp(-(mean + spec.spread * rng.standard_normal())))
+    changes, draws = rng.random(size) < 0.03, rng.random(size) < share
+    copies = np.empty(size, dtype=bool)
+    now = bool(draws[0])
+    for i in range(size):
+        now = bool(draws[i]) if changes[i] else now
+        copies[i] = now
+    return np.where(copies, 0.95, spec.acceptance)
 
 
 def _wandering(size: int, rng: np.random.Generator) -> NDArray[np.float64]:

@@ -193,7 +193,7 @@ def _shrink(arm: Estimate, prior: Prior | None, tuning: Tuning) -> None:
             arm.r = (arm.break_even or 1.0) / tokens + tuning.optimism * arm.se
     elif prior is not None and arm.se > 0:
         own, others = arm.se**-2, prior.sd**-2
-        arm.r = (arm.r * own + prior.r * others) / (own + others)
+        arm.r = float((arm.r * own + prior.r * others) / (own + others))
         arm.se = (own + others) ** -0.5
 
 

@@ -23,6 +23,8 @@ class NodeState:
     """Changes of the incumbent since the node last settled anew."""
     changed_at: float = 0.0
     """`seen` at the last change."""
+    looked_at: float = 0.0
+    """`seen` when the arms were last compared: looks grow apart, so that chance has fewer of them."""
     era: int = 0
     """The change detector's count of changes when this state began."""
     seen: float = 0.0
@@ -111,8 +113,9 @@ def _settled(state: NodeState, evidence: Evidence, tuning: Tuning) -> NodeState:
     at = _row(evidence, state.incumbent)
     if at is None:
         return replace(state, settled=False)
-    if state.seen - state.changed_at < tuning.dwell:
+    if state.seen - state.changed_at < tuning.dwell or state.seen < tuning.look_growth * state.looked_at:
         return state
+    state = replace(state, looked_at=state.seen)
     z = tuning.switch_z + state.switches
     better = [
         (evidence.gap[at][i], i)

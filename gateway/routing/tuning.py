@@ -33,6 +33,8 @@ class Tuning:
     """One-sided bound for replacing a settled incumbent, in standard errors; plus one per earlier switch."""
     dwell: int = 20
     """Requests that a settled incumbent stays at least."""
+    look_growth: float = 1.1
+    """A settled node is looked at again when its requests have grown by this factor."""
     prior_sd: float = 0.35
     """Per-request standard deviation of relative time assumed before anything is known."""
     prior_sd_requests: float = 6.0

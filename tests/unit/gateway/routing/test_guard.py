@@ -17,7 +17,7 @@ PLACE: Place = ("engine", "ngram", 8, "code", "512", 1)
 
 
 class History:
-    """Latencies of plain and of one arm, growing minute by minute and merged from the start, as the database has them."""
+    """Latencies of plain and of one arm, growing by the minute and merged from the start, as the database has them."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
