@@ -55,6 +55,11 @@ def test_what_is_no_call_stays_as_written(text: str) -> None:
     assert parse([text]) == (text, [])
 
 
+@pytest.mark.parametrize("text", TEXTS)
+def test_single_characters_give_the_same(text: str) -> None:
+    assert parse(list(text)) == parse([text])
+
+
 @given(st.sampled_from(TEXTS), st.lists(st.integers(0, 120), max_size=12))
 def test_cutting_changes_nothing(text: str, cuts: list[int]) -> None:
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
