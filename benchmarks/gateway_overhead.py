@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -119,7 +118,7 @@ def free_port() -> int:
 def wait_for(url: str, server: subprocess.Popen[str]) -> None:
     """Wait until a server is ready."""
     for _ in range(300):
-        with contextlib.suppress(urllib.error.URLError), urllib.request.urlopen(url, timeout=2):
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2):
             return
         if server.poll() is not None:
             raise RuntimeError(f"the gateway ended with {server.returncode}")
