@@ -69,7 +69,7 @@ async def test_a_snapshot_holds_what_was_recorded_and_survives_a_restart(tmp_pat
         await refresher.refresh_history()
         rows = [row for row in summarize(refresher.snapshot, ["code"]) if row.task == "code"]
         arms = {arm.arm: arm for arm in rows[0].arms}
-        assert arms[str(ARM)].requests == 40
+        assert 36 <= arms[str(ARM)].requests <= 40  # each counts a little less with every second
         assert arms[str(ARM)].a == pytest.approx(1 + 7 / 4, rel=0.01)
         assert not refresher.snapshot.stale
         await refresher.refresh()
