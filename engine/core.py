@@ -104,7 +104,7 @@ class EngineCore:
         schema = request.sampling.grammar
         grammar = self._grammars.start(schema) if schema is not None else None
         with self._lock:
-            self._scheduler.check_room(self._scheduler.waiting + len(self._arriving), retry_after_s=1.0)
+            self._scheduler.check_room(self._waiting(), retry_after_s=1.0)
             self._seeded += 1
             seed = request.sampling.seed
             sampling_seed = (self._config.seed << 32) + self._seeded if seed is None else seed
@@ -136,7 +136,7 @@ class EngineCore:
         """Counts of this moment."""
         return CoreStats(
             running=len(self._scheduler.running),
-            waiting=self._scheduler.waiting + len(self._arriving),
+            waiting=self._waiting(),
             kv_tokens_used=self._memory.used,
             kv_tokens_total=self._memory.total,
             profiled=self._costs.profiled,
@@ -180,6 +180,8 @@ class EngineCore:
 
     def _check(self, request: GenerateRequest) -> None:
         speculation = request.speculation
+        if not request.prompt_ids:
+            raise RequestRejected("the prompt has no tokens; this model needs at least one", param="prompt")
         if speculation.k and speculation.method not in self.methods:
             raise RequestRejected(
                 f"speculation.method: expected one of plain, {', '.join(self.methods)}, got {speculation.method!r}",
@@ -197,6 +199,10 @@ class EngineCore:
                 code="context_length_exceeded",
             )
 
+    def _waiting(self) -> int:
+        """Requests not running yet; the scheduler's queues belong to the step thread and are not touched."""
+        return max(0, len(self._runs) - len(self._scheduler.running)) + len(self._arriving)
+
     def _take_in(self) -> list[StepOutput]:
         """Queue what has arrived, end what has been aborted."""
         with self._lock:
@@ -212,7 +218,7 @@ class EngineCore:
 
     def _propose(self, plan: Plan) -> list[tuple[_Run, Draft]]:
         """Draft for every decoding sequence; a prompt's last chunk gets an empty draft, to draw its first token."""
-        load = len(self._scheduler.running)
+        load = len(plan.decodes)
         wants = []
         for sequence in plan.decodes:
             k = 0

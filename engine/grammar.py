@@ -89,7 +89,9 @@ class Grammar:
         if self._matcher.is_terminated():
             return
         self._matcher.fill_next_token_bitmask(self._words)
-        self._words &= self._clean
+        clean = self._words & self._clean
+        if clean.any():  # a pattern may ask for a control character
+            self._words = clean
         words = self._words if logits.device.type == "cpu" else self._words.to(logits.device)
         xgrammar.apply_token_bitmask_inplace(logits.unsqueeze(0), words)
 

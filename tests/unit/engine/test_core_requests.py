@@ -165,6 +165,12 @@ def test_what_this_process_cannot_serve_is_refused(loaded: LoadedModel, change: 
     assert refusal.value.param == param
 
 
+def test_a_prompt_without_tokens_is_refused(loaded: LoadedModel) -> None:
+    with pytest.raises(RequestRejected, match="at least one") as refusal:
+        make_core(loaded).add(request("a", []))
+    assert refusal.value.param == "prompt"
+
+
 def test_adding_from_other_threads_while_stepping(loaded: LoadedModel, draft: LoadedModel) -> None:
     core = make_core(loaded, draft)
     answers: dict[str, Answer] = {}

@@ -7,6 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+import torch
 
 from engine.errors import RequestRejected
 from engine.grammar import GrammarCompiler
@@ -120,6 +121,19 @@ def test_annotations_are_dropped_and_open_objects_stay_open() -> None:
         "type": "object",
         "additionalProperties": True,
     }
+
+
+def test_a_pattern_may_ask_for_a_control_character() -> None:
+    loaded = random_model("llama")
+    schema = {"type": "string", "pattern": "^a\nb$"}
+    try:
+        grammar = GrammarCompiler(loaded, threads=1).start(schema)
+    except RequestRejected:
+        return  # refusing it is as good
+    grammar.accept(loaded.tokenizer.encode('"a', add_special_tokens=False))
+    logits = torch.zeros(loaded.vocab_size)
+    grammar.mask(logits, [])
+    assert bool(torch.isfinite(logits).any())
 
 
 def test_roll_back_over_drafts() -> None:
