@@ -38,7 +38,7 @@ _STATIC = {
     "ops.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
-_STANDALONE = {**_HEADERS, "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
+_STANDALONE = {**_HEADERS, "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:"}
 
 
 def require_operator(access: Access, request: Req) -> None:
