@@ -291,6 +291,11 @@ class Exchange:
         except ValueError as error:
             raise BackendUnreachable(f"backend {self.decision.arm.backend} {error}") from error
 
+    @property
+    def complete(self) -> bool:
+        """Whether the stream has said that it is done and nothing more is on its way."""
+        return self._relay is not None and self._relay.done and self._upstream is not None and self._upstream.finished
+
     def close(self) -> None:
         """Abort the work upstream unless it is complete. Idempotent."""
         if self._upstream is not None:

@@ -125,7 +125,10 @@ class GenerateEndpoint:
 async def _stream(exchange: Exchange, block: bytes, send: Send) -> str | None:
     """Send a stream; a failure now becomes an event. Returns its code."""
     while block:
-        await send({"type": "http.response.body", "body": block, "more_body": True})
+        last = exchange.complete
+        await send({"type": "http.response.body", "body": block, "more_body": not last})
+        if last:
+            return None
         try:
             block = await exchange.more()
         except Exception as error:

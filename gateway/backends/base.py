@@ -57,6 +57,11 @@ class Upstream(Protocol):
         """Return the next bytes of a stream, b"" at its end. Raises BackendUnreachable like `read`."""
         ...
 
+    @property
+    def finished(self) -> bool:
+        """Whether everything has arrived and was taken: the next `chunk` would return b"" at once."""
+        ...
+
     def spec(self, payload: dict[str, Any]) -> Spec | None:
         """Read acceptance and cost from the response, or from the last chunk of a stream that carried usage."""
         ...

@@ -84,6 +84,11 @@ class HttpUpstream:
             self._timer = loop.call_later(self._patience, self._look)
         return data
 
+    @property
+    def finished(self) -> bool:
+        """Whether everything has arrived and was taken."""
+        return self._answer.taken
+
     def _look(self) -> None:
         """End the wait if it has lasted too long. One lazy timer per answer; one per chunk would cost too much."""
         loop = asyncio.get_running_loop()

@@ -62,6 +62,11 @@ class Answer:
         self._size = 0
         return data
 
+    @property
+    def taken(self) -> bool:
+        """Whether all has arrived and was handed out."""
+        return self.complete and not self._parts
+
     async def read(self) -> bytes:
         """Return the whole body. Raises like `head`."""
         while not self.complete:
