@@ -58,13 +58,15 @@ def probe_share(
     if fallen_for is not None and state.settled and at == 0 and hidden:
         share = tuning.probe_fallen / (1 + fallen_for / 100) ** 0.5
         return max(tuning.probe_min, share), [evidence.arms[min(hidden, key=lambda i: evidence.arms[i].key[1])].key]
-    open_ = [i for i in hidden if evidence.gap[i][at] - tuning.probe_z * evidence.spread[i][at] < 0]
+    z = tuning.probe_z if state.settled else tuning.settle_plain_z
+    open_ = [i for i in hidden if evidence.gap[i][at] - z * evidence.spread[i][at] < 0]
     if open_:
         return tuning.probe_max, [evidence.arms[min(open_, key=lambda i: evidence.arms[i].r)].key]
     if not hidden:
         return 0.0, []
     cheapest = min(hidden, key=lambda i: evidence.gap[i][at])
-    share = tuning.probe_cost / max(1e-9, evidence.gap[cheapest][at])
+    cost = tuning.probe_cost + tuning.probe_cost_early / (1 + state.seen / 100)
+    share = cost / max(1e-9, evidence.gap[cheapest][at])
     return min(tuning.probe_fallen, max(tuning.probe_min, share)), [evidence.arms[cheapest].key]
 
 

@@ -54,6 +54,8 @@ class Tuning:
     """Where times are measured, the share of probes is a quarter of (z·se/Δ)², this much at least."""
     plain_first: float = 3.0
     """Measured plain requests before a pool's speculative arm is tried: without them nothing can be compared."""
+    probe_cost_early: float = 0.001
+    """What they may cost besides at first; a hundred requests on, half of it."""
     probe_fallen: float = 0.03
     """Share of probes right after a collapse, with the shortest draft; shrinks with the root of the requests since."""
     probe_z: float = 1.2
