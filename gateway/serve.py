@@ -15,6 +15,7 @@ from gateway.closing import make_record
 from gateway.errors import ApiError, BackendUnreachable, NotFound, Unavailable, UpstreamError
 from gateway.fingerprint import conversation_of, draw_of, fingerprint_of
 from gateway.policy import Policy, Rule, enforced, facts_of, match, within
+from gateway.priority import Priorities, is_refusal
 from gateway.relay import Relay
 from gateway.routing import Snapshot
 from gateway.types import Arm, BackendState, Classification, Decision, GenerateRequest, RequestRecord
@@ -89,6 +90,7 @@ class Service:
         self.snapshot = snapshot
         self.sinks = sinks
         self.secret = secret
+        self.priorities = Priorities()
         self.bytes_per_token = 4.0
         """Request bytes per prompt token, learned from the usage that backends report."""
 
@@ -204,7 +206,7 @@ class Exchange:
 
     def _decide(self, rule: Rule, states: Mapping[str, BackendState]) -> Decision:
         service, request = self._service, self.request
-        return service.decide(
+        decision = service.decide(
             request,
             self.classification,
             rule,
@@ -215,6 +217,8 @@ class Exchange:
             policy=self._generation.policy.hash,
             conversation=self.conversation,
         )
+        decision.priority = service.priorities.of(rule, states[decision.arm.backend])
+        return decision
 
     async def open(self) -> bytes:
         """Send the request and return the first bytes for the client: the whole answer, or a stream's first events.
@@ -225,15 +229,24 @@ class Exchange:
             UpstreamError: the backend refused the request; its words are forwarded.
             BackendUnreachable: no backend gave an answer.
         """
+        spared: BackendState | None = None
         while True:
             try:
-                return await self._attempt()
+                first = await self._attempt()
             except (UpstreamError, BackendUnreachable) as error:
                 self.close()
+                if is_refusal(error, self.decision):
+                    spared, self.decision.priority = self._states[self.decision.arm.backend], None
+                    continue
                 if isinstance(error, UpstreamError) and error.status not in _RETRYABLE:
                     raise
                 if not self._fall_back():
                     raise
+                spared = None
+            else:
+                if spared is not None:
+                    self._service.priorities.refuse(spared)
+                return first
 
     async def _attempt(self) -> bytes:
         """Try the arm decided for."""

@@ -188,6 +188,8 @@ class Decision(msgspec.Struct):
     """Probability with which this arm was drawn (holdout and probes)."""
     incumbent: str = ""
     """The arm that the statistics prefer, where it is not the one taken."""
+    priority: int | None = None
+    """The rule's priority, where the backend takes one."""
 
 
 class Spec(msgspec.Struct):

@@ -41,9 +41,11 @@ class VllmBackend(GenericBackend):
             self.epoch = f"{started:.0f}"
 
     def fields(self, request: GenerateRequest, decision: Decision) -> dict[str, Any]:
-        """Return a `cache_salt` per key, so that no tenant can time another's prefix cache."""
-        del decision
-        return {"cache_salt": self.target.cache_salt(request.identity.key_id)}
+        """Return a `cache_salt` per key, so that no tenant can time another's prefix cache, and the rule's priority."""
+        fields: dict[str, Any] = {"cache_salt": self.target.cache_salt(request.identity.key_id)}
+        if decision.priority is not None:
+            fields["priority"] = decision.priority
+        return fields
 
     def spec(self, payload: dict[str, Any]) -> Spec | None:
         """Read acceptance of one response, or estimate it from the server's totals where it reports none."""
