@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.attention import RowInput
 from engine.config import EngineConfig
-from engine.control import Controller
 from engine.costs import CostModel, StepTiming, cache_path
-from engine.detokenizer import Delivery, OutputStream
-from engine.errors import RequestRejected
-from engine.grammar import GrammarCompiler
+from engine.detokenizer import Delivery
+from engine.intake import Intake, Run
 from engine.kv_cache import KVPool
 from engine.messages import CostTable
 from engine.model_runner import make_runner
@@ -25,10 +23,9 @@ from engine.models import LoadedModel
 from engine.models.paths import models_dir
 from engine.prefix_cache import KVMemory
 from engine.profiler import Profiler
-from engine.sampler import Draft, Sampler, SamplerState, Verdict
+from engine.sampler import Draft, Sampler, Verdict
 from engine.scheduler import Plan, Scheduler
-from engine.sequence import GenerateRequest, Sequence, StepOutput
-from engine.spec_decode.metrics import RequestMetrics
+from engine.sequence import GenerateRequest, StepOutput
 from engine.spec_decode.proposals import Proposals
 from engine.spec_decode.synthetic import AcceptanceProfile, SyntheticSampler
 
@@ -43,18 +40,6 @@ class CoreStats:
     kv_tokens_total: int
     profiled: bool
     preemptions: int
-
-
-@dataclass(slots=True)
-class _Run:
-    """Everything that belongs to one request between `add` and its last output."""
-
-    sequence: Sequence
-    sampler: SamplerState
-    stream: OutputStream
-    metrics: RequestMetrics = field(default_factory=RequestMetrics)
-    accepted_prediction: int = 0
-    rejected_prediction: int = 0
 
 
 class EngineCore:
@@ -76,17 +61,16 @@ class EngineCore:
         self._proposals = Proposals(config, draft, vocab_size=model.vocab_size)
         profile = config.synthetic_acceptance
         self._sampler = Sampler() if profile is None else SyntheticSampler(AcceptanceProfile.load(profile))
-        self._grammars = GrammarCompiler(model, threads=config.num_threads)
         self._costs = CostModel()
         self._costs_path = _costs_path(model, config, draft)
         if config.profile:
             self._costs.load(self._costs_path)
+        self._intake = Intake(model, config, self._costs, methods=self._proposals.methods, kv_tokens=self._memory.total)
         self._profiler = Profiler(self._runner, self._memory, self._proposals, self._costs)
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, Run] = {}
         self._lock = threading.Lock()
-        self._arriving: list[_Run] = []
+        self._arriving: list[Run] = []
         self._leaving: set[str] = set()
-        self._seeded = 0
 
     @property
     def methods(self) -> list[str]:
@@ -100,24 +84,10 @@ class EngineCore:
 
     def add(self, request: GenerateRequest) -> None:
         """Queue a request. Raises QueueFull, and RequestRejected where this process can never serve it."""
-        self._check(request)
-        schema = request.sampling.grammar
-        grammar = self._grammars.start(schema) if schema is not None else None
+        run = self._intake.make(request)
         with self._lock:
             self._scheduler.check_room(self._waiting(), retry_after_s=1.0)
-            self._seeded += 1
-            seed = request.sampling.seed
-            sampling_seed = (self._config.seed << 32) + self._seeded if seed is None else seed
-            sequence = Sequence(
-                request=request,
-                controller=self._controller(request),
-                arrived=time.perf_counter(),
-                tokens=list(request.prompt_ids),
-                num_prompt=len(request.prompt_ids),
-            )
-            sampler = SamplerState(request.sampling, request.prompt_ids, sampling_seed, grammar, request.task)
-            stream = OutputStream(request.sampling, self._model.tokenizer, self._model.eos_ids)
-            self._arriving.append(_Run(sequence, sampler, stream))
+            self._arriving.append(run)
 
     def abort(self, request_id: str) -> None:
         """End a request at the next step, wherever it is. Unknown and finished ids are ignored."""
@@ -166,39 +136,6 @@ class EngineCore:
         self._account(plan, drafts, timing)
         return outputs + self._update(drafts, verdicts, timing)
 
-    def _controller(self, request: GenerateRequest) -> Controller:
-        """The in-flight rule over costs measured here; the request's own list holds until there are some."""
-        wish = request.speculation
-        if wish.adaptive is None:
-            return Controller(wish.k, None)
-        given = wish.adaptive.break_even
-        return Controller(
-            wish.k,
-            wish.adaptive,
-            break_even=lambda load, context: self._costs.break_even(wish.method, load, context) or given,
-        )
-
-    def _check(self, request: GenerateRequest) -> None:
-        speculation = request.speculation
-        if not request.prompt_ids:
-            raise RequestRejected("the prompt has no tokens; this model needs at least one", param="prompt")
-        if speculation.k and speculation.method not in self.methods:
-            raise RequestRejected(
-                f"speculation.method: expected one of plain, {', '.join(self.methods)}, got {speculation.method!r}",
-                param="speculation.method",
-            )
-        if not 0 <= speculation.k <= self._config.max_k:
-            raise RequestRejected(
-                f"speculation.k: expected 0 to {self._config.max_k}, got {speculation.k}", param="speculation.k"
-            )
-        need = len(request.prompt_ids) + request.sampling.max_tokens + self._config.max_k
-        if need > self._memory.total:
-            raise RequestRejected(
-                f"the request needs {need} tokens of KV memory, this engine has {self._memory.total}",
-                param="max_tokens",
-                code="context_length_exceeded",
-            )
-
     def _waiting(self) -> int:
         """Requests not running yet; the scheduler's queues belong to the step thread and are not touched."""
         return max(0, len(self._runs) - len(self._scheduler.running)) + len(self._arriving)
@@ -216,7 +153,7 @@ class EngineCore:
         gone = self._scheduler.remove(lambda sequence: sequence.request_id in leaving)
         return [self._end(self._runs[one.request_id], Delivery(finish_reason="abort")) for one in gone]
 
-    def _propose(self, plan: Plan) -> list[tuple[_Run, Draft]]:
+    def _propose(self, plan: Plan) -> list[tuple[Run, Draft]]:
         """Draft for every decoding sequence; a prompt's last chunk gets an empty draft, to draw its first token."""
         load = len(plan.decodes)
         wants = []
@@ -230,7 +167,7 @@ class EngineCore:
         last = [sequence for sequence, take in plan.prefills if take == sequence.num_uncomputed]
         return rows + [(self._runs[sequence.request_id], Draft([])) for sequence in last]
 
-    def _verify(self, plan: Plan, drafts: list[tuple[_Run, Draft]]) -> list[Verdict]:
+    def _verify(self, plan: Plan, drafts: list[tuple[Run, Draft]]) -> list[Verdict]:
         """One forward pass over all rows, then the sampler's verdict on each draft."""
         rows = []
         for run, draft in drafts:
@@ -243,7 +180,7 @@ class EngineCore:
         logits = self._runner.forward(rows)
         return self._sampler.verify(logits, [(run.sampler, draft) for run, draft in drafts])
 
-    def _account(self, plan: Plan, drafts: list[tuple[_Run, Draft]], timing: StepTiming) -> None:
+    def _account(self, plan: Plan, drafts: list[tuple[Run, Draft]], timing: StepTiming) -> None:
         """Let the cost table see a step in which nothing but decoding happened."""
         if plan.prefills or not drafts:
             return
@@ -254,9 +191,7 @@ class EngineCore:
             method = methods.pop() if methods else "plain"
             self._costs.observe(batch=len(drafts), context=context, k=ks.pop(), method=method, timing=timing)
 
-    def _update(
-        self, drafts: list[tuple[_Run, Draft]], verdicts: list[Verdict], timing: StepTiming
-    ) -> list[StepOutput]:
+    def _update(self, drafts: list[tuple[Run, Draft]], verdicts: list[Verdict], timing: StepTiming) -> list[StepOutput]:
         """Append the emitted tokens, roll back the rejected ones, count, and end what is complete."""
         outputs = []
         batch = len(drafts)
@@ -283,7 +218,7 @@ class EngineCore:
                 outputs.append(_output(run, delivery))
         return outputs
 
-    def _end(self, run: _Run, delivery: Delivery) -> StepOutput:
+    def _end(self, run: Run, delivery: Delivery) -> StepOutput:
         """Forget a request and return its last output."""
         self._proposals.release(run.sequence)
         del self._runs[run.sequence.request_id]
@@ -297,7 +232,7 @@ def _costs_path(model: LoadedModel, config: EngineConfig, draft: LoadedModel | N
     return cache_path(models_dir(config.models_dir), *facts, draft.name if draft is not None else "")
 
 
-def _output(run: _Run, delivery: Delivery) -> StepOutput:
+def _output(run: Run, delivery: Delivery) -> StepOutput:
     return StepOutput(
         request_id=run.sequence.request_id,
         token_ids=delivery.token_ids,

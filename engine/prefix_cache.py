@@ -27,7 +27,8 @@ class KVMemory:
     @property
     def used(self) -> int:
         """Tokens of capacity held by running sequences (kept prefixes are given up on demand)."""
-        return self._pool.used - sum(row.capacity for _, _, row in self._kept.values())
+        kept = list(self._kept.values())  # in one go: other threads ask
+        return self._pool.used - sum(row.capacity for _, _, row in kept)
 
     @property
     def total(self) -> int:

@@ -42,6 +42,8 @@ def test_max_tokens_is_exact(loaded: LoadedModel, draft: LoadedModel, method: st
         steps = answer.metrics.breakeven
         assert steps is not None
         assert sum(steps.emitted) == cap - 1  # the first token comes from the prompt's own pass
+        for at, drafted in enumerate(steps.drafted):
+            assert drafted <= max(0, cap - 2 - sum(steps.emitted[:at]))  # what could still be emitted, less the bonus
 
 
 @pytest.mark.parametrize(("method", "k"), ARMS)
@@ -58,14 +60,14 @@ def test_stop_strings_cut_alike_on_every_path(loaded: LoadedModel, draft: Loaded
 
 
 @pytest.mark.parametrize(("method", "k"), ARMS)
-def test_eos_inside_a_run(loaded: LoadedModel, draft: LoadedModel, method: str, k: int) -> None:
-    """The sixth token is declared EOS by bias on nothing: the model's own sixth token serves as EOS."""
+def test_eos_inside_a_run(loaded: LoadedModel, method: str, k: int) -> None:
+    """One of the model's own tokens is declared EOS; as its own draft it proposes and accepts beyond it."""
     import dataclasses
 
     reference = generate(loaded, PROMPT, 12)
     end = next(at for at, token in enumerate(reference) if at >= 5 and token not in reference[:at])
     ending = dataclasses.replace(loaded, eos_ids=frozenset({reference[end]}))
-    answer = run(make_core(ending, draft), [request("a", PROMPT, method=method, k=k)])["a"]
+    answer = run(make_core(ending, loaded), [request("a", PROMPT, method=method, k=k)])["a"]
     assert answer.tokens == reference[:end]
     assert answer.finish_reason == "stop"
     metrics = answer.metrics.breakeven
