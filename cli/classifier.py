@@ -64,9 +64,7 @@ def train(  # noqa: PLR0917 (click passes options by name)
         taxonomy = load_taxonomy(taxonomy_file) if taxonomy_file else load_artefact(DEFAULT).header.taxonomy
         tables = _tables(lexicon_file)
         examples = [example for path in data for example in load_examples(path, taxonomy.names)]
-        artefact, result = run(
-            examples, taxonomy, tables, Options(seed=seed), version, lambda s: click.echo(s, err=True)
-        )
+        artefact, result = run(examples, taxonomy, tables, Options(seed=seed), version=version, say=_say)
         digest = save_artefact(artefact, out)
     except ArtefactError as error:
         raise click.ClickException(str(error)) from error

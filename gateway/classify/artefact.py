@@ -56,7 +56,7 @@ def _arrays(artefact: Artefact) -> dict[str, npt.NDArray[Any]]:
         "hashed": artefact.hashed,
         "dense": artefact.dense,
         "bias": artefact.bias,
-        "folded": artefact.chars.folded.astype(np.uint32),
+        "folded": artefact.chars.folded,
         "kind": artefact.chars.kind,
         "cue_slot": artefact.cue_table.slot,
         "cue_key": artefact.cue_table.key,
@@ -108,7 +108,7 @@ def load_artefact(path: Path) -> Artefact:
         hashed=raw["hashed"],
         dense=raw["dense"],
         bias=raw["bias"],
-        chars=CharTables(raw["folded"].astype(np.uint64), raw["kind"]),
+        chars=CharTables(np.minimum(raw["folded"], PLANE - 1).astype(np.uint16), raw["kind"]),
         cue_table=CueTable(raw["cue_slot"], raw["cue_key"], raw["cue_class"]),
         hash=digest,
     )

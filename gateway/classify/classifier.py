@@ -103,8 +103,9 @@ class Classifier:
         features = self._featurizer.compute(prompt, shape)
         chances = self.probabilities(features)
         best = int(chances.argmax())
-        cues = features.dense[2 * len(CUES) : 3 * len(CUES)]
-        signals["cues"] = [CUES[i] for i in np.argsort(-cues, kind="stable")[:3] if cues[i] > 0]
+        counts = features.dense[2 * len(CUES) : 3 * len(CUES)].tolist()
+        found = sorted((-count, place) for place, count in enumerate(counts) if count)
+        signals["cues"] = [CUES[place] for _, place in found[:3]]
         return self._names[best], round(float(chances[best]), 4)
 
 

@@ -61,6 +61,7 @@ DENSE: Final = 3 * len(CUES) + NUMBERS + len(_PAIRS)
 SLOT_BITS: Final = 17
 SLOT_SHIFT: Final = np.uint64(64 - SLOT_BITS)
 _SIZE: Final = len(CUES) + 1
+_PLACE: Final = np.arange(LIMIT)
 _TRIGRAM: Final = np.uint64(0x8CB92BA72F3D8DD7)
 _HEAD: Final = np.uint64(0x1F123BB5 << 32)
 _TAIL: Final = np.uint64(0x7FEB352D << 32)
@@ -148,8 +149,7 @@ class Featurizer:
             trigrams(tokens)[: max(stop - 2, 0)],
         )
         places, cues = self._cues.match(np.concatenate((one, two, three)))
-        first, second = len(one), len(one) + len(two)
-        places = np.where(places < first, places, np.where(places < second, places - first, places - second))
+        places = np.concatenate((_PLACE[: len(one)], _PLACE[: len(two)], _PLACE[: len(three)]))[places]
         counts = np.empty((3, _SIZE), dtype=np.float32)
         counts[0] = np.bincount(cues[places < EDGE_TOKENS], minlength=_SIZE)
         counts[1] = np.bincount(cues[places >= stop - EDGE_TOKENS], minlength=_SIZE)
@@ -158,7 +158,7 @@ class Featurizer:
 
 
 def _dense(cues: Floats, numbers: tuple[float, ...]) -> Floats:
-    """Join cue counts, numbers, and which two of (cue at either end, flag) hold together: `write` means little alone."""
+    """Join counts, numbers, and which two of (cue at an end, flag) hold together: `write` says little alone."""
     dense = np.empty(DENSE, dtype=np.float32)
     dense[: cues.size] = cues.ravel()
     dense[cues.size : cues.size + NUMBERS] = numbers

@@ -10,11 +10,13 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from gateway.classify.prompt import Prompt
 
-SCAN: Final = 12_000
+SCAN: Final = 3_000
 """Characters at either end of the last user turn in which lines, paragraphs and fences are counted."""
-MARKS: Final = 700
+MARKS: Final = 500
 """Characters at either end in which marks of code and mathematics are looked for."""
 CODE_MARKS: Final = (
     "def ",
@@ -79,6 +81,10 @@ _STARTS: Final = (
     ("\uac00", "hangul"),
     ("\ud800", "none"),
 )
+_MARKED: Final = ("0123456789", "{}[]()<>=+*/;_&", ".!。।", "?？؟", '"“”„«»「」', ":：", "|")
+_MARK: Final = np.zeros(0x10000, dtype=np.uint8)
+for _class, _chars in enumerate(_MARKED, start=1):
+    _MARK[[ord(char) for char in _chars]] = _class
 _FIRST: Final = [first for first, _ in _STARTS]
 
 
@@ -153,6 +159,8 @@ def structure_of(prompt: Prompt) -> Structure:
     edges = _ends(text, MARKS)
     size = max(len(edges), 1)
     last = edges.rstrip()[-1:]
+    codes = np.frombuffer(edges.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    marks = np.bincount(_MARK[np.minimum(codes, len(_MARK) - 1)], minlength=len(_MARKED) + 1).tolist()
     return Structure(
         chars=len(prompt.user),
         lines=text.count("\n") + 1,
@@ -160,16 +168,16 @@ def structure_of(prompt: Prompt) -> Structure:
         fences=text.count("```"),
         code_marks=sum([mark in edges for mark in CODE_MARKS]),
         math_marks=sum([mark in edges for mark in MATH_MARKS]),
-        digits=sum(map(edges.count, "0123456789")) / size,
-        symbols=sum(map(edges.count, "{}[]()<>=+*/;_|&")) / size,
+        digits=marks[1] / size,
+        symbols=marks[2] / size,
         braces="{" in edges and '":' in edges,
         asks=last in ("?", "？", "؟"),
-        sentences=sum(map(edges.count, (". ", ".\n", "。", "। ", "! "))),
-        questions=sum(map(edges.count, "?？؟")),
-        quotes=sum(map(edges.count, '"“”„«»「」')),
-        colons=sum(map(edges.count, ":：")),
-        items=text.count("\n- ") + text.count("\n* ") + text.count("\n1") + text.count("\n2"),
-        bars=edges.count("|"),
+        sentences=marks[3],
+        questions=marks[4],
+        quotes=marks[5],
+        colons=marks[6],
+        items=edges.count("\n- ") + edges.count("\n* ") + edges.count("\n1") + edges.count("\n2"),
+        bars=marks[7],
         open_end=last in (":", "："),
         copyable=_copyable(text),
         script=_script(edges),

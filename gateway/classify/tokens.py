@@ -30,7 +30,7 @@ _IDEOGRAPHIC = ((0x3040, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0
 class CharTables:
     """What each code point below `PLANE` folds to, and its class."""
 
-    folded: npt.NDArray[np.uint64]
+    folded: npt.NDArray[np.uint16]
     kind: npt.NDArray[np.uint8]
 
 
@@ -60,9 +60,9 @@ def _fold(code: int) -> tuple[int, int]:
 
 def build_char_tables() -> CharTables:
     """Fold case, accents and widths and classify all code points of the basic plane (slow: done when training)."""
-    rows = np.array([_fold(code) for code in range(PLANE)], dtype=np.uint64)
+    rows = np.array([_fold(code) for code in range(PLANE)])
     rows[PLANE - 1] = (PLANE - 1, PUNCT)
-    return CharTables(folded=rows[:, 0] + np.uint64(1), kind=rows[:, 1].astype(np.uint8))
+    return CharTables(folded=np.minimum(rows[:, 0] + 1, PLANE - 1).astype(np.uint16), kind=rows[:, 1].astype(np.uint8))
 
 
 def powers(count: int) -> tuple[Hashes, Hashes]:
