@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,10 +27,10 @@ def best_static(table: Table, sequence: NDArray[np.int64]) -> float:
     return float(table.seconds[sequence].sum(axis=0).min() / table.plain[sequence].sum())
 
 
-def task_oracle(table: Table, sequence: NDArray[np.int64]) -> float:
-    """Return the relative time of the best arm of each task."""
+def task_oracle(table: Table, sequence: NDArray[np.int64], arms: Sequence[int] | None = None) -> float:
+    """Return the relative time of the best arm of each task, among some columns of the table (default: all)."""
     tasks = np.array([trace.task for trace in table.traces])[sequence]
-    rows = table.seconds[sequence]
+    rows = table.seconds[sequence] if arms is None else table.seconds[sequence][:, list(arms)]
     best = sum(float(rows[tasks == task].sum(axis=0).min()) for task in np.unique(tasks))
     return best / float(table.plain[sequence].sum())
 

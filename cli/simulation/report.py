@@ -16,6 +16,7 @@ def render(result: Mapping[str, Any]) -> str:
     ]
     rows = [*_rows(result["relative_time"]), ("regret against task_oracle", result["regret"])]
     rows += [("switches", result["switches"]), ("probe_share", result["probe_share"])]
+    rows += [(f"besides: {name}", x) for name, x in result["costs_apart"].items()]
     lines += [f"{name:34} {x['mean']:8.4f} {x['sd']:8.4f} {x['max']:8.4f}" for name, x in rows]
     return "\n".join(lines)
 

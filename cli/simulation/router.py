@@ -5,6 +5,7 @@ Nothing is decided here: `observe`, `Book`, `make_node`, `decide` and the engine
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -52,8 +53,18 @@ class Run:
 class Router:
     """The live decision over one table of traces."""
 
-    def __init__(self, table: Table, method: str, rule: Rule, tuning: Tuning, *, in_flight: bool) -> None:
-        self._table, self._method, self._rule, self._in_flight = table, method, rule, in_flight
+    def __init__(
+        self,
+        table: Table,
+        method: str,
+        rules: Rule | Sequence[Rule],
+        tuning: Tuning,
+        *,
+        in_flight: bool,
+    ) -> None:
+        """`rules`: one for all, or that of each trace."""
+        self._table, self._method, self._in_flight = table, method, in_flight
+        self._rules = [rules] * len(table.traces) if isinstance(rules, Rule) else list(rules)
         lengths = table.lengths[1:]
         arms = (Arm(BACKEND), *(Arm(BACKEND, method, k) for k in lengths))
         self._state = BackendState(
@@ -109,7 +120,7 @@ class Router:
         return decide(
             self._request,
             Classification(trace.seen_task, 1.0, "declared"),
-            self._rule,
+            self._rules[index],
             self._snapshot,
             {BACKEND: self._state},
             prompt_tokens=trace.prompt_tokens,
