@@ -28,7 +28,8 @@ from gateway.policy.source import PolicyFile
 from gateway.policy_reload import PolicyReloader
 from gateway.refresh import Refresher
 from gateway.routing import Snapshot, decide
-from gateway.serve import Decide, RecordSink, Service
+from gateway.seams import Decide, RecordSink
+from gateway.serve import Service
 from gateway.settings import DEFAULT_POLICY, Settings
 from gateway.stats.policy import PolicyChannel
 from gateway.stores import Stores
@@ -120,6 +121,7 @@ def create_app(
         decide=decision,
         snapshot=snapshot or (lambda: parts.refresher.snapshot),
         sinks=(stores.recorder, parts.metrics, *sinks),
+        texts=stores.texts,
         secret=secret,
     )
     return make_litestar(

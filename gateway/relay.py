@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -23,17 +23,30 @@ _TAIL_BLOCKS = 128
 DONE = b"data: [DONE]\n\n"
 
 
+class Tap(Protocol):
+    """Who keeps the text of this answer (`gateway.tap`)."""
+
+    def feed(self, block: bytes) -> None:
+        """Take whole events."""
+        ...
+
+    def take(self, payload: dict[str, Any]) -> None:
+        """Take a decoded answer."""
+        ...
+
+
 class Relay:
     """State of one answer, streamed or not."""
 
     __slots__ = (
-        "_fingerprint", "_insert", "_keep_metrics", "_keep_usage", "_pending", "_tail", "done", "error", "events",
+        "_fingerprint", "_insert", "_keep_metrics", "_keep_usage", "_pending", "_tail", "_tap", "done", "error", "events",
         "final", "finish_reason", "first_at", "itl", "last_at", "usage",
     )  # fmt: skip
 
-    def __init__(self, *, keep_usage: bool, keep_metrics: bool, fingerprint: str) -> None:
+    def __init__(self, *, keep_usage: bool, keep_metrics: bool, fingerprint: str, tap: Tap | None = None) -> None:
         self._keep_usage = keep_usage
         self._keep_metrics = keep_metrics
+        self._tap = tap
         self._fingerprint = b'"system_fingerprint":"%s"' % fingerprint.encode()
         self._insert = b"data: {%s," % self._fingerprint
         self._pending = b""
@@ -86,6 +99,8 @@ class Relay:
             raise ValueError("the answer is not a JSON object")
         self._note(payload)
         self._tail.append(b"data: " + body)
+        if self._tap is not None:
+            self._tap.take(payload)
         if not self._keep_metrics:
             payload.pop("metrics", None)
         payload["system_fingerprint"] = self._fingerprint[22:-1].decode()
@@ -104,6 +119,8 @@ class Relay:
         count = block.count(b"\n\ndata:") + block.startswith(b"data:") - self.done
         self._time(count, now)
         self._tail.append(block)
+        if self._tap is not None:
+            self._tap.feed(block)
         spans = _special(block)
         if spans:
             block = self._strip(block, spans)

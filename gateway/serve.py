@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from gateway.backends import Backend, Upstream
+from gateway.backends import Upstream
 from gateway.classify import Classifier
 from gateway.closing import make_record
 from gateway.errors import ApiError, BackendUnreachable, NotFound, Unavailable, UpstreamError
@@ -18,59 +18,14 @@ from gateway.policy import Policy, Rule, enforced, facts_of, match, within
 from gateway.priority import Priorities, is_refusal
 from gateway.relay import Relay
 from gateway.routing import Snapshot
-from gateway.types import Arm, BackendState, Classification, Decision, GenerateRequest, RequestRecord
+from gateway.seams import Decide, Generation, RecordSink, TextSink
+from gateway.tap import Kept, Tap, wanted
+from gateway.types import Arm, BackendState, Classification, Decision, GenerateRequest
 
 _RETRYABLE = frozenset({408, 429, 500, 502, 503, 504})
 """Answers of a backend after which another backend may do better."""
 _USUAL_OUTPUT = 256
 """Reserved from a key's budget where a request names no limit."""
-
-
-class RecordSink(Protocol):
-    """Where records go: the recorder, which never blocks and never raises."""
-
-    def submit(self, record: RequestRecord) -> None:
-        """Take a record."""
-        ...
-
-
-class Generation(Protocol):
-    """A policy with what it needs at work (`gateway.generations`); a request keeps the one that it began with."""
-
-    @property
-    def policy(self) -> Policy:
-        """The rules."""
-        ...
-
-    @property
-    def backends(self) -> Mapping[str, Backend]:
-        """The policy's backends, by name."""
-        ...
-
-    @property
-    def classifier(self) -> Classifier:
-        """What tells its tasks apart."""
-        ...
-
-
-class Decide(Protocol):
-    """The decision (`gateway.routing.decide`): pure, from memory."""
-
-    def __call__(
-        self,
-        request: GenerateRequest,
-        classification: Classification,
-        rule: Rule,
-        snapshot: Snapshot,
-        backends: Mapping[str, BackendState],
-        *,
-        prompt_tokens: int,
-        draw: float,
-        policy: str,
-        conversation: str = "",
-    ) -> Decision:
-        """Return the arm to take, and why."""
-        ...
 
 
 class Service:
@@ -84,12 +39,14 @@ class Service:
         snapshot: Callable[[], Snapshot],
         sinks: tuple[RecordSink, ...],
         secret: bytes,
+        texts: TextSink | None = None,
     ) -> None:
         self.generation = generation
         self.decide = decide
         self.snapshot = snapshot
         self.sinks = sinks
         self.secret = secret
+        self.texts = texts
         self.priorities = Priorities()
         self.bytes_per_token = 4.0
         """Request bytes per prompt token, learned from the usage that backends report."""
@@ -170,6 +127,9 @@ class Exchange:
         self._upstream: Upstream | None = None
         self._relay: Relay | None = None
         self._recorded = False
+        self._tap: Tap | None = None
+        self._retention: float | None = None
+        """Seconds for which the text of this request is kept; None: not at all."""
 
     def decide(self, states: Mapping[str, BackendState]) -> None:
         """Find the rule and the arm; `states` are the backends that have the model.
@@ -184,12 +144,12 @@ class Exchange:
             prompt_tokens=self.prompt_tokens,
             conversation=self.conversation,
         )
-        rule = match(policy, facts)
-        if rule.mode == "observe":
-            self.decision = self._decide(enforced(policy, facts), states)
-            self.decision.numbers["observed"] = self._observe(rule, states)
-        else:
-            self.decision = self._decide(rule, states)
+        first = match(policy, facts)
+        rule = first if first.mode == "enforce" else enforced(policy, facts)
+        self.decision = self._decide(rule, states)
+        if first is not rule:
+            self.decision.numbers["observed"] = self._observe(first, states)
+        self._retention = rule.store.retention if wanted(rule, request, self._service.secret) else None
         own = request.speculation
         if own is not None and self.decision.arm == request.arm_wish:
             arm = Arm(self.decision.arm.backend, own.method, own.k)
@@ -252,10 +212,12 @@ class Exchange:
         """Try the arm decided for."""
         arm, request = self.decision.arm, self.request
         state = self._states[arm.backend]
+        self._tap = Tap() if self._retention is not None else None
         self._relay = Relay(
             keep_usage=request.include_usage,
             keep_metrics=request.debug,
             fingerprint=fingerprint_of(arm, state.draft, state.version),
+            tap=self._tap,
         )
         self.overhead_s = time.perf_counter() - request.arrived
         self._upstream = await self._generation.backends[arm.backend].open(request, self.decision)
@@ -342,6 +304,9 @@ class Exchange:
         service.learn(len(self.request.raw), record.prompt_tokens)
         for sink in service.sinks:
             sink.submit(record)
+        if self._retention is not None and service.texts is not None:
+            size = 2 * len(self.request.raw) + (self._tap.size if self._tap else 0)
+            service.texts.submit(Kept(self.request.body, size, record, self._retention, self._tap))
 
 
 def candidates(generation: Generation, model: str) -> dict[str, BackendState]:

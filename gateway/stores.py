@@ -18,6 +18,7 @@ from gateway.recorder import Recorder
 from gateway.settings import Settings
 from gateway.stats import LimitState, MemoryStats, RateLimiter, Statistics, StatsStore
 from gateway.stats.limits import LocalBuckets
+from gateway.texts import TextKeeper
 from gateway.types import Identity
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class Stores:
             RateLimiter(redis, timeout_s=settings.stores.redis_timeout_s) if redis else MemoryLimiter()
         )
         self.recorder = Recorder(settings.server.data_dir / "spool", store=self.stats, database=self.database)
+        self.texts = TextKeeper(self.database)
         self.fault = ""
         """Why the database's schema is not up to date; empty once it is."""
         self._migrating: asyncio.Task[None] | None = None
@@ -63,6 +65,7 @@ class Stores:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._tried.wait(), _PATIENCE_S)
         await self.recorder.start()
+        await self.texts.start()
 
     async def _migrate(self) -> None:
         """Try until it succeeds."""
@@ -82,7 +85,10 @@ class Stores:
 
     def state(self) -> dict[str, Any]:
         """Return what `/readyz` tells of the stores."""
-        state: dict[str, Any] = {"recorder": msgspec.to_builtins(self.recorder.state())}
+        state: dict[str, Any] = {
+            "recorder": msgspec.to_builtins(self.recorder.state()),
+            "texts": msgspec.to_builtins(self.texts.state()),
+        }
         if self.fault:
             state["schema"] = {"ok": False, "detail": self.fault}
         if isinstance(self.limiter, RateLimiter):
@@ -96,7 +102,7 @@ class Stores:
             self._migrating.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._migrating
-        await self.recorder.aclose()
+        await asyncio.gather(self.recorder.aclose(), self.texts.aclose())
         if isinstance(self.limiter, RateLimiter):
             await self.limiter.aclose()
         await self.stats.aclose()

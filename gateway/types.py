@@ -213,7 +213,10 @@ class Spec(msgspec.Struct):
 
 
 class RequestRecord(msgspec.Struct):
-    """Everything that is kept of one request: counters, a database row, latency buckets. No prompt, no completion."""
+    """Everything that is kept of one request: counters, a database row, latency buckets. No prompt, no completion.
+
+    The text of those requests whose rule says `store` goes another way (`gateway.tap`).
+    """
 
     request_id: str
     at: float

@@ -6,6 +6,7 @@ from gateway.db.log import StoredPolicy, Switch
 from gateway.db.policies import Activation
 from gateway.db.queries import ActivityPoint, ActivitySums, CellActivity, TaskActivity, TaskLatency, TaskSummary
 from gateway.db.replays import Replay
+from gateway.db.texts import StoredText
 
 __all__ = [
     "ROLES",
@@ -17,6 +18,7 @@ __all__ = [
     "Replay",
     "StoredKey",
     "StoredPolicy",
+    "StoredText",
     "Switch",
     "TaskActivity",
     "TaskLatency",

@@ -27,6 +27,7 @@ from gateway.db.models import ApiKey, AuditEntry
 from gateway.db.policies import PolicyVersions
 from gateway.db.records import clean, insert_new
 from gateway.db.replays import Replays
+from gateway.db.texts import StoredTexts
 from gateway.histogram import METRICS, LatencyCell, Metric
 from gateway.types import CellKey, RequestRecord
 
@@ -34,7 +35,7 @@ KEEP_REQUESTS_DAYS = 30
 _KNOWN_CELLS = 50_000
 
 
-class Database(SwitchLog, PolicyVersions, Replays):
+class Database(SwitchLog, PolicyVersions, Replays, StoredTexts):
     """Opens nothing before first use; one per process."""
 
     def __init__(self, url: str, *, timeout_s: float = 5.0) -> None:
@@ -135,8 +136,12 @@ class Database(SwitchLog, PolicyVersions, Replays):
             return await queries.activity_series(connection, *_minutes(since, None), step_minutes)
 
     async def maintain(self, *, now: float | None = None, keep_requests_days: float = KEEP_REQUESTS_DAYS) -> int:
-        """Delete raw rows past their retention and compact old roll-ups, in short steps; return deleted raw rows."""
+        """Delete raw rows and texts past their retention and compact old roll-ups, in short steps.
+
+        Returns how many raw rows were deleted.
+        """
         moment = time.time() if now is None else now
+        await self.expire_texts(moment)
         deleted = 0
         while True:
             async with self._write() as connection:

@@ -1,6 +1,7 @@
 """The tables. Seen by `gateway.db` and the migrations; everyone else asks `Database`.
 
 requests           one row per request; the only one with retention in days
+request_texts      prompt and answer of the requests whose rule says `store`; each row has its own end
 cells              the key of a statistic (`CellKey`) ↔ a small number, so that roll-up rows stay small
 latency_rollups    packed histograms per span, cell, metric and writer (each gateway has its own rows: no lost updates)
 activity_rollups   integer sums per span, cell, API key and kind of decision (added to in place)
@@ -94,6 +95,28 @@ class Request(Base):
     spec: Mapped[dict[str, Any] | None]
     """Acceptance and cost in full, step lists included."""
     signals: Mapped[dict[str, Any]]
+
+
+class RequestText(Base):
+    """Prompt and answer of one request, as `StoredText` says."""
+
+    __tablename__ = "request_texts"
+    __table_args__ = (Index(None, "at"), Index(None, "expires_at"))
+
+    request_id: Mapped[str] = mapped_column(primary_key=True)
+    at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+    endpoint: Mapped[str]
+    model: Mapped[str]
+    key_id: Mapped[str]
+    end_user: Mapped[str]
+    task: Mapped[str]
+    rule: Mapped[str]
+    policy: Mapped[str]
+    status: Mapped[int]
+    prompt: Mapped[str]
+    completion: Mapped[str]
+    truncated: Mapped[bool]
 
 
 class Cell(Base):

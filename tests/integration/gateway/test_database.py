@@ -33,7 +33,7 @@ async def test_migrations_build_exactly_the_models_and_can_be_taken_back(databas
     async with database._write() as connection:
         assert await connection.run_sync(differences) == []
         await connection.run_sync(downgrade, "base")
-    assert await database.pending_migrations() == ["0001", "0002"]
+    assert await database.pending_migrations() == ["0001", "0002", "0003"]
     await database.migrate()
     assert await database.pending_migrations() == []
 
