@@ -16,6 +16,7 @@ from gateway.ops.model import MIN_P99, Report, Switched, TaskFigures
 from gateway.ops.window import WINDOWS, window_name
 
 DASH = "–"
+_OVERALL = {"win": "Speculation pays on all tasks together", "lose": "Speculation loses on all tasks together"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ def headline(report: Report) -> str:
     """Return the one sentence that says whether speculation pays, and where."""
     wins = [t.task for t in report.tasks if verdict(t) == "win"]
     loses = [t.task for t in report.tasks if verdict(t) == "lose"]
+    if not wins and not loses and (overall := _OVERALL.get(verdict(report.totals))):
+        return f"{overall} ({times(report.totals.gain)}); no single task is certain yet"
     if not wins and not loses:
         return "Nothing measured yet says whether speculation pays" if report.tasks else "No traffic in this window"
     if not loses:

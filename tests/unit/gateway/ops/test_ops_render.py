@@ -101,6 +101,13 @@ def test_empty_report_says_what_to_do():
     assert "No traffic in this window" in page
 
 
+def test_headline_falls_back_to_all_tasks_together():
+    together = report(THIN)
+    together.totals = TaskFigures("all", gain=1.35, gain_low=1.1, gain_high=1.6)
+    assert render.headline(together) == "Speculation pays on all tasks together (1.35×); no single task is certain yet"
+    assert render.headline(report(THIN)) == "Nothing measured yet says whether speculation pays"
+
+
 def test_bar_marks_break_even_and_takes_a_side():
     wins, loses = render.bar(STRUCTURED), render.bar(CREATIVE)
     assert wins.verdict == "win"
