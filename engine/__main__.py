@@ -36,6 +36,7 @@ DEFAULTS = EngineConfig()
 @click.option("--suffix-store-tokens", type=int, default=0, show_default=True)
 @click.option("--synthetic-acceptance", type=click.Path(dir_okay=False), help="Acceptance profile for load tests.")
 @click.option("--profile/--no-profile", default=True, show_default=True, help="Profile step costs in idle gaps.")
+@click.option("--costs-out", type=click.Path(dir_okay=False), help="Write `breakeven simulate`'s cost file here.")
 @click.option("--prefix-reuse/--no-prefix-reuse", default=True, show_default=True)
 def main(host: str, port: int, kv_tokens: int | None, **options: Any) -> None:  # noqa: ANN401 - EngineConfig's fields
     """Run the engine: an OpenAI-compatible server with speculation chosen per request."""

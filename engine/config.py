@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
 from engine.errors import EngineError
@@ -56,6 +57,8 @@ class EngineConfig:
     """Whether a conversation's next turn may reuse the KV of the last one (within one cache key)."""
     profile: bool = True
     """Whether step costs are profiled in idle gaps after start."""
+    costs_out: str | None = None
+    """Where the simulator's cost file is written once step costs are profiled, and at exit; None: nowhere."""
     synthetic_acceptance: str | None = None
     """A JSON file of acceptance probabilities by task for load tests without real weights; None in earnest."""
     seed: int = 0
@@ -74,6 +77,10 @@ class EngineConfig:
             raise ConfigError(f"max_k: expected at most 64, got {self.max_k}")
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ConfigError(f"max_model_len: expected at least 2, got {self.max_model_len}")
+        if self.costs_out is not None and not (
+            Path(self.costs_out).parent.is_dir() and not Path(self.costs_out).is_dir()
+        ):
+            raise ConfigError(f"costs_out: expected a file in a folder that exists, got {self.costs_out!r}")
         if self.suffix_store_tokens < 0:
             raise ConfigError(f"suffix_store_tokens: expected 0 or more, got {self.suffix_store_tokens}")
 

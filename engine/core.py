@@ -13,6 +13,7 @@ from pathlib import Path
 
 from engine.attention import RowInput
 from engine.config import EngineConfig
+from engine.cost_fit import write_costs
 from engine.costs import CostModel, StepTiming, cache_path
 from engine.detokenizer import Delivery
 from engine.intake import Intake, Run
@@ -22,7 +23,7 @@ from engine.model_runner import make_runner
 from engine.models import LoadedModel
 from engine.models.paths import models_dir
 from engine.prefix_cache import KVMemory
-from engine.profiler import Profiler
+from engine.profiler import BAND_CONTEXTS, Profiler
 from engine.sampler import Draft, Sampler, Verdict
 from engine.scheduler import Plan, Scheduler
 from engine.sequence import GenerateRequest, StepOutput
@@ -120,7 +121,13 @@ class EngineCore:
         if self._profiler.step(max_batch=self._config.max_batch, max_k=self._config.max_k, max_len=self._model.max_len):
             return True
         self._costs.save(self._costs_path)
+        self.export_costs()
         return False
+
+    def export_costs(self) -> None:
+        """Write the simulator's cost file, where the operator asked for one; after profiling, at start and at exit."""
+        if self._config.costs_out is not None:
+            write_costs(Path(self._config.costs_out), self.costs(), BAND_CONTEXTS)
 
     def step(self) -> list[StepOutput]:
         """Advance every scheduled sequence by one round and return what may be sent."""

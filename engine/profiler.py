@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from engine.attention import RowInput
 from engine.control import Controller
-from engine.costs import CostModel
+from engine.costs import CostModel, context_edge
 from engine.kv_cache import KVRow
 from engine.messages import Speculation
 from engine.model_runner import ModelRunner
@@ -23,6 +23,8 @@ from engine.spec_decode.proposals import Proposals
 BATCHES = (1, 2, 4, 8, 16, 32)
 KS = (1, 2, 3, 4, 5, 8)
 CONTEXTS = (96, 640)
+BAND_CONTEXTS = {context_edge(tokens): tokens for tokens in CONTEXTS}
+"""Lower edge of a context band → tokens of context at which it is measured."""
 REPEATS = 4
 LARGE = 8
 """Beyond this batch only the shortest context is measured."""

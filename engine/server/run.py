@@ -40,11 +40,14 @@ def serve(config: EngineConfig, listen: Listen, bound: socket.socket, kv_tokens:
     config = dataclasses.replace(config, kv_tokens=kv_tokens or kv_budget(target, config.max_batch))
     core = EngineCore(target, config, draft)
     release_file_pages()
+    if core.stats().profiled:  # by an earlier process on this machine
+        core.export_costs()
     context = make_context(core, config, target, draft, listen.token)
     server = _Server(context, listen, bound)
     for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises the signal again once it has drained: not an error
         signal.signal(number, lambda *_: None)
     asyncio.run(server.serve(sockets=[bound]))
+    core.export_costs()
     if not server.started:
         raise EngineError(f"cannot listen on {listen.host}:{listen.port}: the address is already in use")
 
