@@ -52,6 +52,11 @@ class Estimate:
         return None if self.measured_sum is None else 1.0 + self.measured_sum
 
     @property
+    def timed(self) -> bool:
+        """Whether r says anything: costs or measured times are known, and requests."""
+        return self.requests > 0 and (self.alpha is not None or self.measured)
+
+    @property
     def gain(self) -> float:
         """1/r."""
         return 1.0 / self.r if self.r > 0 else math.inf
@@ -114,6 +119,8 @@ def evidence_at(
             blocks.append((rows, *_method_block(pile, arms[first:], setting)))
         else:
             for arm in arms[first:]:
+                if pile is not None and arm.key[1] in pile.layout.lengths:
+                    _fill_counts(arm, pile.revealing(arm.key[1]), pile.layout.index)
                 _fill_costs(arm, setting, arm.key[1])
     for arm in arms[1:]:
         _shrink(arm, priors.get(arm.key), setting.tuning)

@@ -17,7 +17,7 @@ def comparison(estimate: Estimate) -> str:
     parts = [f"{round(estimate.rounds)} rounds"]
     if estimate.undrafted >= 0.005:
         parts.append(f"{estimate.undrafted:.0%} undrafted")
-    if estimate.requests > 0 and estimate.r > 0:
+    if estimate.timed and estimate.r > 0:
         parts.append(f"gain {gain(estimate.gain)}x")
     tail = f"({', '.join(parts)})"
     if estimate.a is None:
@@ -46,7 +46,7 @@ def line(arm: Arm, text: str) -> str:
 
 def numbers_of(estimate: Estimate) -> dict[str, Any]:
     """Return an arm's numbers as JSON values, null where unknown."""
-    known = estimate.requests > 0
+    known = estimate.timed
     return {
         "a": _rounded(estimate.a),
         "z": _rounded(estimate.z),

@@ -132,7 +132,7 @@ def _reason(arm: Arm, node: Node, state: str) -> str:
 def _arm(backend: str, estimate: Estimate) -> ArmSummary:
     method, k = estimate.key
     arm = Arm(backend, method, k) if k else Arm(backend, PLAIN, 0)
-    known = estimate.requests > 0
+    known = estimate.timed
     low, high = max(1e-6, estimate.r - 1.96 * estimate.se), estimate.r + 1.96 * estimate.se
     error = 1.96 * estimate.se / max(1e-6, estimate.r)
     shown = reasons.numbers_of(estimate)
