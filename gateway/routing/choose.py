@@ -10,6 +10,8 @@ from gateway.routing import reasons
 from gateway.routing.estimates import PLAIN_KEY
 from gateway.routing.options import Ask, Option
 
+Controlled = dict[str, Option]
+"""By backend: the option that goes out under in-flight control."""
 FEW_REQUESTS = 5
 """Requests under in-flight control below which the decision says `no_data`."""
 
@@ -21,43 +23,49 @@ class Choice:
     option: Option
     state: str
     text: str
+    preferred: Option
+    """What the statistics prefer; the option itself where nothing stands in between."""
     propensity: float = 1.0
 
 
 def choose(ask: Ask, options: list[Option], *, forced: bool) -> Choice:
     """Return the choice among `options` (at least one)."""
-    best = preferred(options, ask.rule)
+    controlled = candidates(options)
+    best = preferred(options, ask.rule, controlled)
     if forced:
-        return Choice(best, "forced", f"forced by the request; {reasons.comparison(best.estimate)}")
+        return Choice(best, "forced", f"forced by the request; {reasons.comparison(best.estimate)}", best)
     if len(options) == 1:
-        return Choice(best, "policy", f"the only arm that rule {ask.rule.name} allows; {_explain(best, options)}")
+        return Choice(best, "policy", f"the only arm that rule {ask.rule.name} allows; {_explain(best, options)}", best)
     if ask.snapshot.stale:
         taken = _fallback(options, ask.rule, best)
-        return Choice(taken, "stale", f"stale statistics, fallback {ask.rule.fallback_path}")
-    return _holdout(ask, options) or _probe(ask, best, options) or _estimated(ask, best, options)
+        return Choice(taken, "stale", f"stale statistics, fallback {ask.rule.fallback_path}", best)
+    return (
+        _holdout(ask, best, options)
+        or _probe(ask, best, options, controlled)
+        or _estimated(ask, best, options, controlled)
+    )
 
 
-def _estimated(ask: Ask, best: Option, options: list[Option]) -> Choice:
+def _estimated(ask: Ask, best: Option, options: list[Option], controlled: Controlled) -> Choice:
     """Return the arm that the estimates (or, without any, the initial rule) prefer."""
     if best.seconds is None or all(option.seconds is None for option in options if option.arm.k):
         taken = _fallback(options, ask.rule, best)
-        return Choice(taken, "no_data", f"no_data, costs unknown, fallback {ask.rule.fallback_path}")
-    if not _known(best, options):
+        return Choice(taken, "no_data", f"no_data, costs unknown, fallback {ask.rule.fallback_path}", best)
+    if not _known(best, controlled):
         seen = round(max((option.estimate.requests for option in options), default=0))
-        return Choice(best, "no_data", f"no_data, {seen} requests seen, {_explain(best, options)}")
-    return Choice(best, "ok", _explain(best, options))
+        return Choice(best, "no_data", f"no_data, {seen} requests seen, {_explain(best, options)}", best)
+    return Choice(best, "ok", _explain(best, options), best)
 
 
-def _known(best: Option, options: list[Option]) -> bool:
+def _known(best: Option, controlled: Controlled) -> bool:
     """Return whether the statistics behind the preferred option suffice to stand by it."""
-    controlled = flight_candidate([o for o in options if o.arm.backend == best.arm.backend])
-    if controlled is None:
+    candidate = controlled.get(best.arm.backend)
+    if candidate is None:
         return best.node.state.settled
-    flight = best.node.flights[controlled.arm.method]
-    return flight.requests >= FEW_REQUESTS
+    return best.node.flights[candidate.arm.method].requests >= FEW_REQUESTS
 
 
-def preferred(options: list[Option], rule: Rule) -> Option:
+def preferred(options: list[Option], rule: Rule, controlled: Controlled) -> Option:
     """Return the preferred option: per backend its incumbent where allowed, over backends the lowest time.
 
     A pool without a plain arm of its own has been compared with the plain pools; it stands back where plain won.
@@ -69,7 +77,7 @@ def preferred(options: list[Option], rule: Rule) -> Option:
         pool = anywhere_plain and all(option.arm.k > 0 for option in mine)
         if pool and (mine[0].node.state.incumbent == PLAIN_KEY or mine[0].seconds is None):
             continue
-        leaders.append(in_flight(mine) or _with_margin(_incumbent(mine), mine, rule))
+        leaders.append(in_flight(controlled.get(name), mine) or _with_margin(_incumbent(mine), mine, rule))
     speculative = [leader for leader in leaders if leader.arm.k > 0 and leader.seconds is not None]
     if len(leaders) > 1 and speculative:
         return min(speculative, key=lambda option: option.seconds or 0.0)
@@ -77,13 +85,22 @@ def preferred(options: list[Option], rule: Rule) -> Option:
     return min(plain or leaders, key=lambda option: option.seconds or 0.0)
 
 
-def in_flight(mine: list[Option]) -> Option | None:
+def candidates(options: list[Option]) -> Controlled:
+    """Return, per backend that controls requests in flight, the option that would go out as the limit."""
+    found: Controlled = {}
+    for name in {option.arm.backend: None for option in options if option.state.adaptive}:
+        candidate = _candidate([option for option in options if option.arm.backend == name])
+        if candidate is not None:
+            found[name] = candidate
+    return found
+
+
+def in_flight(best: Option | None, mine: list[Option]) -> Option | None:
     """Return what one backend's requests take where it controls them in flight; None where it does not.
 
     The longest draft on offer goes out as the limit and the engine chooses below it; a task whose prior says plain, and
     whose probes in flight did not pay, goes plain.
     """
-    best = flight_candidate(mine)
     if best is None:
         return None
     flight = best.node.flights[best.arm.method]
@@ -92,11 +109,9 @@ def in_flight(mine: list[Option]) -> Option | None:
     return plain if plain is not None and flight.closed and gain <= 1.0 else best
 
 
-def flight_candidate(mine: list[Option]) -> Option | None:
+def _candidate(mine: list[Option]) -> Option | None:
     """Return the longest draft of the method with the highest expected gain; None without costs or without control."""
     best: tuple[float, Option] | None = None
-    if not mine[0].state.adaptive:
-        return None
     for option in mine:
         flight = option.node.flights.get(option.arm.method)
         gain = flight.gains.get(option.arm.k) if flight and option.arm.k else None
@@ -131,7 +146,7 @@ def _fallback(options: list[Option], rule: Rule, best: Option) -> Option:
     return next((option for option in options if option.arm.path == rule.fallback_path), best)
 
 
-def _holdout(ask: Ask, options: list[Option]) -> Choice | None:
+def _holdout(ask: Ask, best: Option, options: list[Option]) -> Choice | None:
     """Return the fixed arm of the holdout that this conversation (else request) falls into, if any."""
     rule = ask.rule
     if rule.holdout <= 0:
@@ -145,7 +160,7 @@ def _holdout(ask: Ask, options: list[Option]) -> Choice | None:
         return None
     held = plain[0] if share < rule.holdout / 2 else min(speculative, key=_fixed_order)
     text = f"holdout ({rule.holdout:.1%} of conversations stay on a fixed path)"
-    return Choice(held, "holdout", text, rule.holdout / 2)
+    return Choice(held, "holdout", text, best, rule.holdout / 2)
 
 
 def _fixed_order(option: Option) -> tuple[int, str]:
@@ -158,27 +173,27 @@ def _hash_draw(text: str) -> float:
     return int.from_bytes(digest, "big") / 2**56
 
 
-def _probe(ask: Ask, best: Option, options: list[Option]) -> Choice | None:
+def _probe(ask: Ask, best: Option, options: list[Option], controlled: Controlled) -> Choice | None:
     """Return another arm where this request is one of the share that tries it."""
-    share, hidden = _probes(ask, best, options)
+    share, hidden = _probes(ask, best, options, controlled)
     share = min(share, ask.rule.probe)
     position = (ask.draw - ask.rule.holdout) / max(1e-9, 1.0 - ask.rule.holdout)
     if not hidden or not 0.0 <= position < share:
         return None
     at = min(len(hidden) - 1, int(position / share * len(hidden)))
     text = f"probe ({share:.1%} of requests); else {best.arm.label}, {_explain(best, options)}"
-    return Choice(hidden[at], "probe", text, share / len(hidden))
+    return Choice(hidden[at], "probe", text, best, share / len(hidden))
 
 
-def _probes(ask: Ask, best: Option, options: list[Option]) -> tuple[float, list[Option]]:
+def _probes(ask: Ask, best: Option, options: list[Option], controlled: Controlled) -> tuple[float, list[Option]]:
     """Return the share of probes and the arms they go to."""
     if best.seconds is None:  # nothing is known: try what the fallback would hide
         return ask.rule.probe, [o for o in options if o.arm.path != ask.rule.fallback_path]
     mine = [o for o in options if o.arm.backend == best.arm.backend]
-    controlled = flight_candidate(mine)
-    if controlled is not None:
+    candidate = controlled.get(best.arm.backend)
+    if candidate is not None:
         off = best.arm.k == 0
-        return (ask.snapshot.tuning.flight_off_share, [controlled]) if off else (0.0, [])
+        return (ask.snapshot.tuning.flight_off_share, [candidate]) if off else (0.0, [])
     both = {option.arm.k > 0 for option in mine} == {True, False}
     pools = any(o.estimate.measured and o.arm.k > 0 and o.arm.backend != best.arm.backend for o in options)
     if both and (best.arm.k > 0 or not pools):

@@ -12,8 +12,8 @@ from typing import Any
 from engine.messages import Adaptive, Speculation
 from gateway.policy.schema import Rule
 from gateway.routing import reasons
-from gateway.routing.choose import choose, preferred
-from gateway.routing.options import Ask, Option, forced_by, guarded, load_of, option_of, servable
+from gateway.routing.choose import choose
+from gateway.routing.options import Ask, Option, forced_by, guarded, load_of, options_of, servable
 from gateway.routing.snapshot import Snapshot
 from gateway.types import PLAIN, BackendState, Classification, Decision, GenerateRequest
 
@@ -42,7 +42,7 @@ def decide(
     vetoes: list[str] = []
     arms = servable(ask, vetoes)
     forced = forced_by(ask, arms)
-    options = [option_of(ask, arm) for arm in forced or arms]
+    options = options_of(ask, forced or arms)
     slow: list[str] = []
     if forced is None:
         options = guarded(ask, options, slow)
@@ -53,7 +53,6 @@ def decide(
     vetoes += slow
     if vetoes and state in ("ok", "no_data", "policy") and len({option.arm.path for option in options}) == 1:
         state, text = "veto", f"veto {vetoes[0]}; {text}"
-    incumbent = preferred(options, rule)
     return Decision(
         arm=chosen.arm,
         reason=reasons.line(chosen.arm, text),
@@ -66,7 +65,7 @@ def decide(
         load=load_of(chosen.state),
         plain_s=chosen.node.evidence.plain_s,
         propensity=choice.propensity,
-        incumbent="" if incumbent.arm == chosen.arm else str(incumbent.arm),
+        incumbent="" if choice.preferred.arm == chosen.arm else str(choice.preferred.arm),
     )
 
 

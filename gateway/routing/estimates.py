@@ -75,7 +75,10 @@ class Evidence:
 
     def find(self, key: ArmKey) -> Estimate | None:
         """Return the estimate of an arm, if it is offered."""
-        return next((arm for arm in self.arms if arm.key == key), None)
+        for arm in self.arms:
+            if arm.key == key:
+                return arm
+        return None
 
 
 @dataclass(slots=True)

@@ -110,25 +110,24 @@ def forced_by(ask: Ask, arms: Sequence[Arm]) -> list[Arm] | None:
     return wanted or None
 
 
-def option_of(ask: Ask, arm: Arm) -> Option:
-    """Look up what is known of an arm at the request's bands and the backend's load."""
-    state = ask.backends[arm.backend]
-    if state.adaptive:
-        ask.snapshot.controlled.add(arm.backend)
-    node = ask.snapshot.node(
-        (
-            arm.backend,
-            ask.task,
-            temperature_band(ask.request.temperature),
-            context_band(ask.prompt_tokens),
-            load_band(load_of(state)),
-        )
-    )
-    estimate = node.evidence.find((arm.method, arm.k)) or Estimate((arm.method, arm.k))
-    plain_s = node.evidence.plain_s
-    known = not arm.k or estimate.alpha is not None or estimate.measured
-    seconds = estimate.r * plain_s if known and plain_s is not None else None
-    return Option(arm, state, node, estimate, seconds)
+def options_of(ask: Ask, arms: Sequence[Arm]) -> list[Option]:
+    """Look up what is known of each arm at the request's bands and its backend's load."""
+    bands = (ask.task, temperature_band(ask.request.temperature), context_band(ask.prompt_tokens))
+    nodes: dict[str, Node] = {}
+    options = []
+    for arm in arms:
+        state = ask.backends[arm.backend]
+        node = nodes.get(arm.backend)
+        if node is None:
+            node = nodes[arm.backend] = ask.snapshot.node((arm.backend, *bands, load_band(load_of(state))))
+            if state.adaptive:
+                ask.snapshot.controlled.add(arm.backend)
+        estimate = node.evidence.find((arm.method, arm.k)) or Estimate((arm.method, arm.k))
+        plain_s = node.evidence.plain_s
+        known = not arm.k or estimate.alpha is not None or estimate.measured
+        seconds = estimate.r * plain_s if known and plain_s is not None else None
+        options.append(Option(arm, state, node, estimate, seconds))
+    return options
 
 
 def load_of(state: BackendState) -> int:
