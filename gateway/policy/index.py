@@ -1,162 +1,113 @@
-"""Which rules can hold for a request at all, by its task, one more fact and one number. Used by `match.py`; pure.
+"""Finds the rules that can hold for a request, without testing them one by one. Used by `match.py`; pure.
 
-Rules often number in the hundreds and name an application, a header or a range of prompt lengths each. A table from
-those to the few rules that may hold makes the look-up independent of how many there are.
+Every rule becomes one or more rows of simple demands (`rows.py`), every fact a table from its value to the rows that it
+leaves (`masks.py`). A look-up ANDs a mask per fact: the lowest bit left is the first rule that holds, however many
+there are. What no table can say (two demands of one fact, conditions with very many alternatives) is left to a test.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from gateway.policy.conditions import NUMBER_KEYS, AllOf, Always, Between, Condition, Header, NumberKey, OneOf
+from gateway.policy.conditions import AllOf, Between, Condition, Flag, Header, Not, OneOf, Share, Window
 from gateway.policy.facts import Facts
+from gateway.policy.masks import Fact, Flags, Headers, Numbers, Times, Words
+from gateway.policy.rows import Demand, Row, TooMany, rows_of
 
 if TYPE_CHECKING:
     from gateway.policy.schema import Rule
 
 Test = Callable[[Facts], bool]
-Entry = tuple[Test | None, "Rule"]
-Entries = tuple[Entry, ...]
-_SECOND = ("app", "key", "model", "adapter", "service_tier")
-_LARGEST_TABLE = 500_000
-_LONG = 16
-"""Shorter lists are looked through."""
-
-
-class Row(NamedTuple):
-    """One rule, taken apart."""
-
-    tasks: frozenset[str] | None
-    """Tasks that it demands by name; None: any."""
-    words: frozenset[str] | None
-    """Words that it demands of the second fact; None: any."""
-    spans: dict[NumberKey, Between]
-    """Intervals that it demands."""
-    entry: Entry
+_LARGEST = 1 << 27
+"""Bits that the table of one number may take (16 MiB); a policy beyond that has its intervals tested."""
 
 
 class Index:
-    """From facts to the rules that may hold, in order."""
+    """From facts to the rows that may hold, in the order of the rules."""
 
     def __init__(self, rules: Sequence[Rule], compiled: Callable[[Condition], Test | None]) -> None:
-        second = _most_named(rules)
-        tasks, values = _demanded(rules, "task"), _demanded(rules, second)
-        if (len(tasks) + 1) * len(values) * len(rules) > _LARGEST_TABLE:
-            second, values = None, set()
-        self._get = _getter(second)
-        self._budget = _LARGEST_TABLE
-        rows = [_row(rule, second, compiled) for rule in rules]
-        self._by_task = {task: self._by_value(rows, task, values) for task in tasks}
-        self._others = self._by_value(rows, None, values)
+        rows = [(rule, row) for rule in rules for row in _alternatives(rule.when)]
+        spans = Counter(_fact_of(demand.leaf) for _, row in rows for demand in row if _is_span(demand.leaf))
+        self._untabled = {key for key, count in spans.items() if 4 * count * len(rows) > _LARGEST}
+        self._facts: dict[str, Fact] = {}
+        self._headers = Headers()
+        self.entries: list[tuple[Test | None, Rule]] = []
+        """Of each row: what remains to be tested, and the rule that it stands for."""
+        for number, (rule, row) in enumerate(rows):
+            self.entries.append((_tested(self._enter(number, row), compiled), rule))
+        self.everything = (1 << len(rows)) - 1
+        self.enforced = sum(1 << number for number, (rule, _) in enumerate(rows) if rule.mode == "enforce")
+        """The rows of rules that are not merely observed."""
+        self._headers.finish(self.everything)
+        for table in self._facts.values():
+            table.finish(self.everything)
+        self._tables = [table.at for table in self._facts.values()]
+        if self._headers.named:
+            self._tables.append(self._headers.at)
 
-    def candidates(self, facts: Facts) -> Entries:
-        """Return the rules that may hold."""
-        by_value, rest = self._by_task.get(facts.task, self._others)
-        found = by_value.get(self._get(facts), rest)
-        return found if type(found) is tuple else found.at(facts)  # type: ignore[union-attr]  # a tuple or Segments
+    def rows(self, facts: Facts, among: int) -> int:
+        """Return those of the rows `among` that may hold, as a mask."""
+        for at in self._tables:
+            among &= at(facts)
+        return among
 
-    def _by_value(
-        self, rows: Sequence[Row], task: str | None, values: set[str]
-    ) -> tuple[dict[str, Entries | Segments], Entries | Segments]:
-        """Return the rules that can hold for a task, by the second fact's words and for all other words."""
-        possible = [row for row in rows if row.tasks is None or task in row.tasks]
-        by_value = {
-            value: self._list([row for row in possible if row.words is None or value in row.words]) for value in values
-        }
-        return by_value, self._list([row for row in possible if row.words is None])
+    def _enter(self, number: int, row: Row) -> list[Demand]:
+        """Put a row's demands into the tables, one of each fact; return what they cannot take."""
+        rest, taken = [], set()
+        for demand in row:
+            fact = _fact_of(demand.leaf)
+            if not fact or fact in taken or fact in self._untabled:
+                rest.append(demand)
+                continue
+            taken.add(fact)
+            if isinstance(demand.leaf, Header):
+                self._headers.add(number, demand.leaf, demand.negated)
+            else:
+                self._table(demand.leaf, fact).add(number, demand.leaf, demand.negated)
+        return rest
 
-    def _list(self, rows: list[Row]) -> Entries | Segments:
-        """Return the rules as they are, or cut by a number where many of them demand one."""
-        counts = {key: sum(key in row.spans for row in rows) for key in NUMBER_KEYS}
-        key = max(NUMBER_KEYS, key=counts.__getitem__)
-        cost = 4 * counts[key] * len(rows)
-        if len(rows) <= _LONG or counts[key] * 2 < len(rows) or cost > self._budget:
-            return tuple(row.entry for row in rows)
-        self._budget -= cost
-        return Segments(rows, key)
-
-
-class Segments:
-    """A list of rules for each stretch of a number between the bounds that they name, and for each bound itself."""
-
-    def __init__(self, rows: Sequence[Row], key: NumberKey) -> None:
-        bounds = {bound for row in rows if key in row.spans for bound in (row.spans[key].low, row.spans[key].high)}
-        self._points = sorted(bounds - {float("-inf"), float("inf")})
-        self._get = attrgetter(key)
-        middles = [(low + high) / 2 for low, high in zip(self._points, self._points[1:], strict=False)]
-        inner = [value for pair in zip(self._points, [*middles, self._points[-1] + 1], strict=True) for value in pair]
-        self._lists = [
-            tuple(row.entry for row in rows if key not in row.spans or _inside(row.spans[key], value))
-            for value in (self._points[0] - 1, *inner)
-        ]
-
-    def at(self, facts: Facts) -> Entries:
-        """Return the rules that may hold at this number."""
-        value = self._get(facts)
-        at = bisect_left(self._points, value)
-        exact = at < len(self._points) and self._points[at] == value
-        return self._lists[2 * at + exact]
+    def _table(self, leaf: Condition, fact: str) -> Fact:
+        if fact not in self._facts:
+            self._facts[fact] = _new_table(leaf, fact)
+        return self._facts[fact]
 
 
-def _inside(span: Between, value: float) -> bool:
-    above = value > span.low if span.low_open else value >= span.low
-    return above and (value < span.high if span.high_open else value <= span.high)
+def _alternatives(condition: Condition) -> list[Row]:
+    try:
+        return rows_of(condition)
+    except TooMany:
+        return [(Demand(condition, False),)]
 
 
-def _row(rule: Rule, second: str | None, compiled: Callable[[Condition], Test | None]) -> Row:
-    tasks, rest = take(rule.when, "task")
-    words: frozenset[str] | None = None
-    if second is not None:
-        words, rest = take(rest, second)
-    parts = rest.parts if isinstance(rest, AllOf) else (rest,)
-    spans = {part.key: part for part in parts if isinstance(part, Between)}
-    return Row(tasks, words, spans, (compiled(rest), rule))
-
-
-def _most_named(rules: Sequence[Rule]) -> str | None:
-    """Return the fact, besides the task, that most rules demand by literal words; None where hardly any does."""
-    counts: dict[str, int] = {}
-    for rule in rules:
-        for key in _literal_keys(rule.when):
-            counts[key] = counts.get(key, 0) + 1
-    best = max(counts, key=lambda key: (counts[key], key), default=None)
-    return best if best is not None and counts[best] > 3 else None
-
-
-def _literal_keys(condition: Condition) -> set[str]:
-    parts = condition.parts if isinstance(condition, AllOf) else (condition,)
-    return {key for part in parts if (key := _literal_key(part)) in _SECOND or (key or "").startswith("header ")} - {""}
-
-
-def _literal_key(part: Condition) -> str:
-    """Return the fact of which a part demands literal words, else nothing."""
-    if isinstance(part, OneOf):
-        return "" if any("*" in value for value in part.values) else part.key
-    if isinstance(part, Header) and part.values:
-        return "" if any("*" in value for value in part.values) else f"header {part.name}"
+def _fact_of(leaf: Condition) -> str:
+    """Return the name of the fact that a simple condition looks at, nothing for any other."""
+    match leaf:
+        case OneOf(key) | Between(key) | Flag(key):
+            return key
+        case Header(name):
+            return f"header {name}"
+        case Share():
+            return "share"
+        case Window():
+            return "at"
     return ""
 
 
-def _getter(key: str | None) -> Callable[[Facts], Any]:
-    if key is not None and key.startswith("header "):
-        name = key.removeprefix("header ")
-        return lambda facts: facts.headers.get(name)
-    return attrgetter(key or "task")
+def _is_span(leaf: Condition) -> bool:
+    return isinstance(leaf, Between | Share)
 
 
-def _demanded(rules: Sequence[Rule], key: str | None) -> set[str]:
-    """Return all words that rules demand of a fact."""
-    return set() if key is None else {word for rule in rules for word in take(rule.when, key)[0] or ()}
+def _new_table(leaf: Condition, fact: str) -> Fact:
+    if isinstance(leaf, OneOf):
+        return Words(attrgetter(fact))
+    if isinstance(leaf, Flag):
+        return Flags(fact)
+    return Times() if isinstance(leaf, Window) else Numbers(fact)
 
 
-def take(condition: Condition, key: str) -> tuple[frozenset[str] | None, Condition]:
-    """Take a demand for literal words out of a conjunction: (the words or None, what remains to be tested)."""
-    parts = condition.parts if isinstance(condition, AllOf) else (condition,)
-    for index, part in enumerate(parts):
-        if isinstance(part, OneOf | Header) and _literal_key(part) == key:
-            rest = parts[:index] + parts[index + 1 :]
-            return frozenset(part.values), AllOf(rest) if rest else Always()
-    return None, condition
+def _tested(rest: list[Demand], compiled: Callable[[Condition], Test | None]) -> Test | None:
+    """Return a test of the demands that are in no table."""
+    return compiled(AllOf(tuple(Not(demand.leaf) if demand.negated else demand.leaf for demand in rest)))

@@ -1,7 +1,4 @@
-"""Compiles a policy's rules into closures and finds the first that holds, in microseconds. Pure.
-
-Only the rules that `index.py` finds possible for a request are tested.
-"""
+"""Finds the first rule that holds, in microseconds: by tables (`index.py`), by closures for what they leave. Pure."""
 
 from __future__ import annotations
 
@@ -37,20 +34,24 @@ class Matcher:
     """The compiled rules of one policy."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
-        self._candidates = Index(rules, compile_condition).candidates
+        self._index = Index(rules, compile_condition)
 
     def __call__(self, facts: Facts) -> Rule:
         """Return the first rule that holds."""
-        for test, rule in self._candidates(facts):
-            if test is None or test(facts):
-                return rule
-        raise AssertionError("a policy ends with a rule without conditions")
+        return self._first(facts, self._index.everything)
 
     def enforced(self, facts: Facts) -> Rule:
         """Return the first rule that holds and is not merely observed."""
-        for test, rule in self._candidates(facts):
-            if rule.mode == "enforce" and (test is None or test(facts)):
+        return self._first(facts, self._index.enforced)
+
+    def _first(self, facts: Facts, among: int) -> Rule:
+        left = self._index.rows(facts, among)
+        while left:
+            lowest = left & -left
+            test, rule = self._index.entries[lowest.bit_length() - 1]
+            if test is None or test(facts):
                 return rule
+            left ^= lowest
         raise AssertionError("a policy ends with a rule without conditions")
 
 
