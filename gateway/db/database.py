@@ -86,7 +86,8 @@ class Database(SwitchLog, PolicyVersions, Replays, StoredTexts):
 
         `writer` names the calling process: its latency rows are its own. Returns how many were new.
         """
-        unknown = {rollups.cell_of(record) for record in records} - self._cells.keys()
+        cells = {record.request_id: rollups.cell_of(record) for record in records}
+        unknown = set(cells.values()) - self._cells.keys()
         if unknown:
             async with self._write() as connection:
                 numbers = await rollups.cell_ids(connection, unknown)
@@ -94,8 +95,7 @@ class Database(SwitchLog, PolicyVersions, Replays, StoredTexts):
                 self._cells.clear()
             self._cells |= numbers
         async with self._write() as connection:
-            fresh_ids = await insert_new(connection, list(records))
-            fresh = list({record.request_id: record for record in records if record.request_id in fresh_ids}.values())
+            fresh = [(record, cells[record.request_id]) for record in await insert_new(connection, records)]
             if fresh:
                 await rollups.add_activity(connection, rollups.activity(fresh), self._cells)
                 await rollups.merge_latencies(connection, rollups.latencies(fresh), self._cells, writer=writer)

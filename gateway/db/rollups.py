@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import select, tuple_
+import msgspec
+from sqlalchemy import Dialect, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.bands import context_band, load_band, temperature_band
 from gateway.db.models import ACCEPTED_COLUMNS, CELL_COLUMNS, ActivityRollup, Cell, LatencyRollup
-from gateway.db.records import clean, insert_for
+from gateway.db.records import clean, insert_for, insert_of
 from gateway.histogram import METRICS, LogHistogram, Metric
 from gateway.types import CellKey, RequestRecord
 
@@ -25,6 +28,8 @@ _LONGEST_S = 86_400.0
 
 LatencyKey = tuple[int, CellKey, Metric]
 ActivityKey = tuple[int, CellKey, str, str]
+Placed = tuple[RequestRecord, CellKey]
+"""A record with the cell that `cell_of` gives it."""
 
 
 def cell_of(record: RequestRecord) -> CellKey:
@@ -37,28 +42,38 @@ def cell_of(record: RequestRecord) -> CellKey:
     return CellKey(arm.backend, clean(record.epoch), arm.method, arm.k, clean(record.task), *bands)
 
 
-def latencies(records: Iterable[RequestRecord]) -> dict[LatencyKey, LogHistogram]:
+def latencies(placed: Iterable[Placed]) -> dict[LatencyKey, LogHistogram]:
     """Return the histograms of complete, unscreened answers per minute, cell and metric."""
-    found: dict[LatencyKey, LogHistogram] = {}
-    for record in records:
+    values: dict[tuple[int, CellKey], tuple[list[float | None], ...]] = {}
+    for record, cell in placed:
         if _is_screened(record):
             continue
-        minute, cell = int(record.at // 60), cell_of(record)
-        for metric in METRICS:
-            values = [value for value in _values(record, metric) if value is not None and 0 <= value < _LONGEST_S]
-            if values:
-                histogram = found.setdefault((minute, cell, metric), LogHistogram())
-                for value in values:
-                    histogram.add(value)
+        key = (int(record.at // 60), cell)
+        lists = values.get(key)
+        if lists is None:
+            lists = values[key] = tuple([] for _ in METRICS)
+        ttft, itl, tpot, e2e = lists
+        ttft.append(record.ttft_s)
+        tpot.append(record.tpot_s)
+        e2e.append(record.e2e_s)
+        itl += record.itl_s
+    found: dict[LatencyKey, LogHistogram] = {}
+    for (minute, cell), lists in values.items():
+        for metric, given in zip(METRICS, lists, strict=True):
+            kept = [value for value in given if value is not None and 0 <= value < _LONGEST_S]
+            if kept:
+                found[minute, cell, metric] = LogHistogram.of(kept)
     return found
 
 
-def activity(records: Iterable[RequestRecord]) -> dict[ActivityKey, dict[str, int]]:
+def activity(placed: Iterable[Placed]) -> dict[ActivityKey, dict[str, int]]:
     """Return the sums per minute, cell, API key and decision state."""
     found: dict[ActivityKey, dict[str, int]] = {}
-    for record in records:
-        key = (int(record.at // 60), cell_of(record), clean(record.key_id)[:64], record.decision.state[:16])
-        sums = found.setdefault(key, dict.fromkeys(SUMS, 0))
+    for record, cell in placed:
+        key = (int(record.at // 60), cell, clean(record.key_id)[:64], record.decision.state[:16])
+        sums = found.get(key)
+        if sums is None:
+            sums = found[key] = dict.fromkeys(SUMS, 0)
         for name, value in _sums_of(record).items():
             sums[name] += value
     return found
@@ -91,25 +106,22 @@ async def merge_latencies(
     wanted: dict[tuple[int, int, str], LogHistogram] = {
         (minute, numbers[cell], metric): histogram for (minute, cell, metric), histogram in fresh.items()
     }
-    keys = sorted(wanted)
-    table = LatencyRollup
-    for start in range(0, len(keys), _CHUNK):
-        chunk = keys[start : start + _CHUNK]
-        own = (table.span == span, table.writer == writer)
-        wanted_here = tuple_(table.minute, table.cell_id, table.metric).in_(chunk)
-        stored = await connection.execute(
-            select(table.minute, table.cell_id, table.metric, table.histogram).where(*own, wanted_here)
-        )
-        for minute, cell_id, metric, packed in stored:
-            wanted[minute, cell_id, metric].merge(LogHistogram.decode(packed))
-        rows = [
-            {"span": span, "minute": key[0], "cell_id": key[1], "metric": key[2], "writer": writer,
-             "count": wanted[key].count, "histogram": wanted[key].encode()}
-            for key in chunk
-        ]  # fmt: skip
-        insert = insert_for(connection, table)
-        replace = {"count": insert.excluded["count"], "histogram": insert.excluded.histogram}
-        await connection.execute(insert.on_conflict_do_update(index_elements=_LATENCY_KEY, set_=replace), rows)
+    read, write = _latency_statements(connection.dialect)
+    for minute in sorted({minute for minute, _, _ in wanted}):
+        cells: Any = sorted({cell_id for at, cell_id, _ in wanted if at == minute})
+        if connection.dialect.name != "postgresql":
+            cells = msgspec.json.encode(cells).decode()
+        stored: Any = await connection.exec_driver_sql(read, (span, writer, minute, cells))
+        for cell_id, metric, packed in stored:
+            histogram = wanted.get((minute, cell_id, metric))
+            if histogram is not None:
+                histogram.merge(LogHistogram.decode(packed))
+    rows = [
+        (span, minute, cell_id, metric, writer, histogram.count, histogram.encode())
+        for (minute, cell_id, metric), histogram in sorted(wanted.items(), key=itemgetter(0))
+    ]
+    if rows:
+        await connection.exec_driver_sql(write, rows)
 
 
 async def add_activity(
@@ -120,28 +132,45 @@ async def add_activity(
     span: int = MINUTE,
 ) -> None:
     """Add sums to the shared rows, in key order so that gateways never wait for each other in a circle."""
-    rows: list[dict[str, Any]] = [
-        {"span": span, "minute": minute, "cell_id": numbers[cell], "key_id": key_id, "state": state, **sums}
+    rows: list[tuple[Any, ...]] = [
+        (span, minute, numbers[cell], key_id, state, *map(sums.__getitem__, SUMS))
         for (minute, cell, key_id, state), sums in fresh.items()
     ]
-    rows.sort(key=lambda row: tuple(row[name] for name in _ACTIVITY_KEY))
-    insert = insert_for(connection, ActivityRollup)
+    rows.sort(key=lambda row: row[: len(_ACTIVITY_KEY)])
+    if rows:
+        await connection.exec_driver_sql(_activity_statement(connection.dialect), rows)
+
+
+@lru_cache(maxsize=8)
+def _activity_statement(dialect: Dialect) -> str:
+    """Return the statement that adds; its parameters are the key's columns and `SUMS`, in order."""
+    insert = insert_of(dialect.name, ActivityRollup)
     added = {name: getattr(ActivityRollup, name) + insert.excluded[name] for name in SUMS}
-    statement = insert.on_conflict_do_update(index_elements=_ACTIVITY_KEY, set_=added)
-    for start in range(0, len(rows), _CHUNK):
-        await connection.execute(statement, rows[start : start + _CHUNK])
+    names = (*_ACTIVITY_KEY, *SUMS)
+    return _compiled(insert.on_conflict_do_update(index_elements=_ACTIVITY_KEY, set_=added), names, dialect)
 
 
-def _values(record: RequestRecord, metric: Metric) -> Sequence[float | None]:
-    match metric:
-        case "ttft":
-            return (record.ttft_s,)
-        case "tpot":
-            return (record.tpot_s,)
-        case "e2e":
-            return (record.e2e_s,)
-        case "itl":
-            return record.itl_s
+@lru_cache(maxsize=8)
+def _latency_statements(dialect: Dialect) -> tuple[str, str]:
+    """Return the statement that reads a minute's rows of some cells, and the one that replaces rows."""
+    insert = insert_of(dialect.name, LatencyRollup)
+    replace = {"count": insert.excluded["count"], "histogram": insert.excluded.histogram}
+    names = (*_LATENCY_KEY, "count", "histogram")
+    write = _compiled(insert.on_conflict_do_update(index_elements=_LATENCY_KEY, set_=replace), names, dialect)
+    read = "SELECT cell_id, metric, histogram FROM latency_rollups WHERE "
+    if dialect.name == "postgresql":
+        read += "span = $1 AND writer = $2 AND minute = $3 AND cell_id = ANY($4::BIGINT[])"
+    else:
+        read += "span = ? AND writer = ? AND minute = ? AND cell_id IN (SELECT value FROM json_each(?))"
+    return read, write
+
+
+def _compiled(statement: Any, names: Sequence[str], dialect: Dialect) -> str:  # noqa: ANN401  # either dialect's Insert
+    """Return a statement's text: a builder takes a hundred times as long as the database, batch after batch."""
+    compiled = statement.compile(dialect=dialect)
+    if tuple(compiled.positiontup or ()) != tuple(names):
+        raise AssertionError(f"parameters in another order than expected: {compiled.positiontup}")
+    return str(compiled)
 
 
 def _is_screened(record: RequestRecord) -> bool:
