@@ -42,7 +42,13 @@ class Flight:
 
 def flight_at(pile: Pile | None, parent: Pile | None, lengths: Sequence[int], method: str, setting: Setting) -> Flight:
     """Return what is known of a method in flight at one load; `parent` holds all tasks of the backend."""
-    flight = copy(flight_of(pile, parent, max(lengths, default=0), setting.tuning))
+    longest = max(lengths, default=0)
+    base = pile.memo.get("flight") if pile else None
+    if not isinstance(base, Flight):
+        base = flight_of(pile, parent, longest, setting.tuning)
+        if pile is not None:
+            pile.memo["flight"] = base
+    flight = copy(base)
     flight.costs, flight.gains = {}, {}
     _expect(flight, lengths, method, setting)
     return flight

@@ -34,6 +34,8 @@ TYPICAL_CONTEXT = dict(zip(CONTEXT_BANDS, (300, 1200, 4500, 18000, 48000), stric
 """Tokens that stand for a context band where costs are looked up."""
 CARRY_S = 10.0
 """Seconds for which a node without new requests is carried on as it is."""
+MOST_NODES = 80
+"""Nodes that one refresh makes anew at most, the oldest first: its time is bounded, the rest has its turn next."""
 NodeKey = tuple[str, str, str, str, int]
 """(backend, task, temperature band, context band, load band)."""
 
@@ -183,15 +185,17 @@ def _fill(snapshot: Snapshot, previous: Snapshot | None) -> None:
     wanted: set[NodeKey] = {key for key in old if key[0] in snapshot.offered}
     for kind, loads in snapshot.book.loads.items():
         wanted.update((*kind, load) for load in loads)
-    for key in wanted:
+    made = 0
+    for key in sorted(wanted, key=lambda key: old[key].made_at if key in old else 0.0):
         before = old.get(key)
         signature = _signature(snapshot, key)
-        if before is not None and before.signature == signature and snapshot.made_at - before.made_at < CARRY_S:
+        age = snapshot.made_at - before.made_at if before else elapsed
+        if before is not None and (made >= MOST_NODES or (before.signature == signature and age < CARRY_S)):
             snapshot.nodes[key] = before
             continue
-        since = snapshot.made_at - before.made_at if before else elapsed
-        node = snapshot.nodes[key] = make_node(snapshot, key, before, since)
+        node = snapshot.nodes[key] = make_node(snapshot, key, before, age)
         node.signature, node.made_at = signature, snapshot.made_at
+        made += 1
 
 
 def _signature(snapshot: Snapshot, key: NodeKey) -> object:

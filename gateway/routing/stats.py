@@ -62,13 +62,15 @@ def layout_of(lengths: tuple[int, ...]) -> Layout:
 class Pile:
     """Counters by the draft length that ran. Mutable while a snapshot is being built."""
 
-    __slots__ = ("_requests", "_revealed", "by_length", "layout")
+    __slots__ = ("_requests", "_revealed", "by_length", "layout", "memo")
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self.by_length: dict[int, Vector] = {}
         self._revealed: dict[int, Vector] = {}
         self._requests: float | None = None
+        self.memo: dict[str, object] = {}
+        """What others have worked out of it; emptied when it changes."""
 
     def add(self, ran_at: int, vector: Vector, weight: float = 1.0) -> None:
         """Add counters of requests that ran at `ran_at`."""
@@ -107,6 +109,7 @@ class Pile:
 
     def _forget_sums(self) -> None:
         self._requests = None
+        self.memo = {}
         if self._revealed:
             self._revealed = {}
 
