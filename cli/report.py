@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from cli.storage import demand_file
+
 
 @click.command()
 @click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Where `serve` keeps its files.")
@@ -25,19 +27,10 @@ def report(data_dir: Path | None, database_url: str | None, since: str, form: st
         raise click.BadParameter(error.message.removeprefix("since: "), param_hint="--since") from error
     try:
         settings = Settings.from_env(data_dir=data_dir, database_url=database_url)
-        _demand_file(settings.database_url)
+        demand_file(settings.database_url)
         click.echo(asyncio.run(_report(settings.database_url, window, form)), nl=form == "json")
     except (SettingsError, StoreUnavailable) as error:
         raise click.ClickException(str(error)) from error
-
-
-def _demand_file(url: str) -> None:
-    """SQLite would make an empty file where there is none. Raises StoreUnavailable."""
-    from gateway.errors import StoreUnavailable
-
-    path = url.partition(":///")[2] if url.startswith("sqlite") else ""
-    if path and path != ":memory:" and not Path(path).exists():
-        raise StoreUnavailable(f"there is no database {path} yet: serve something first, or give --data-dir")
 
 
 async def _report(url: str, window_s: float, form: str) -> str:

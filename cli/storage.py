@@ -26,14 +26,19 @@ def storage_options(command: F) -> F:
 def on_database(
     job: Callable[[Database], Awaitable[T]], data_dir: Path | None, database_url: str | None, *, migrate: bool = True
 ) -> T:
-    """Run a job on the database, made and migrated where needed. Raises ClickException with a reason."""
+    """Run a job on the database, made and migrated where needed; without `migrate` it must be there already.
+
+    Raises ClickException with a reason.
+    """
     from gateway.db import Database
     from gateway.errors import BreakevenError
     from gateway.settings import Settings
 
     async def run() -> T:
         settings = Settings.from_env(data_dir=data_dir, database_url=database_url)
-        if not settings.stores.database_url:
+        if not migrate:
+            demand_file(settings.database_url)
+        elif not settings.stores.database_url:
             settings.server.data_dir.mkdir(parents=True, exist_ok=True)
         database = Database(settings.database_url, timeout_s=10.0)
         try:
@@ -47,3 +52,14 @@ def on_database(
         return asyncio.run(run())
     except (BreakevenError, OSError) as error:
         raise click.ClickException(str(error)) from error
+
+
+def demand_file(url: str) -> None:
+    """Looking must not leave traces: SQLite makes an empty file where there is none. Raises StoreUnavailable."""
+    from gateway.db.engine import parse_url
+    from gateway.errors import StoreUnavailable
+
+    parsed = parse_url(url)
+    path = parsed.database if parsed.drivername.startswith("sqlite") else None
+    if path and path != ":memory:" and not Path(path).exists():
+        raise StoreUnavailable(f"there is no database {path} yet: serve something first, or give --data-dir")

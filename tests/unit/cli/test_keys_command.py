@@ -70,10 +70,16 @@ def test_wrong_options_are_named(breakeven, arguments, told):
     assert told in result.stderr
 
 
-def test_check_tells_what_is_missing_and_migrate_makes_it(breakeven):
+def test_check_tells_what_is_missing_and_migrate_makes_it(breakeven, tmp_path):
     missing = breakeven("db", "check")
     assert missing.exit_code == 1
-    assert "0001" in missing.stderr
+    assert "there is no database" in missing.stderr
+    assert not (tmp_path / "data").exists()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "breakeven.db").touch()
+    empty = breakeven("db", "check")
+    assert empty.exit_code == 1
+    assert "0001" in empty.stderr
     assert breakeven("db", "migrate").exit_code == 0
     assert breakeven("db", "check").exit_code == 0
     assert breakeven("db", "tidy").stdout == "0 request rows deleted\n"
