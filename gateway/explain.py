@@ -17,6 +17,8 @@ from gateway.policy import BackendConfig, Facts, Policy, Rule
 from gateway.policy.describe import rule_lines
 from gateway.policy.facts import facts_of
 from gateway.policy.trace import Step, trace
+from gateway.policy.units import seconds_text, share_text
+from gateway.priority import TAKING
 from gateway.routing import decide
 from gateway.routing.snapshot import Bucket, Snapshot, build_snapshot
 from gateway.types import Arm, BackendState, Classification, Decision, GenerateRequest
@@ -62,6 +64,10 @@ class Explanation(msgspec.Struct, kw_only=True):
     arm: str | None
     path: str | None
     reason: str
+    stored: str = "nothing"
+    """How many of the requests under this rule have prompt and answer kept, and for how long."""
+    priority: int | None = None
+    """The rule's priority, where the arm's backend takes one."""
     observed: dict[str, str]
     """Rule in mode observe → the reason line it would have given."""
     refused: Refusal | None = None
@@ -126,6 +132,8 @@ def explain(
         arm=str(decision.arm) if decision else None,
         path=decision.arm.path if decision else None,
         reason=decision.reason if decision else refused.message if refused else "",
+        stored=_stored(rule, request),
+        priority=rule.priority if decision and states[decision.arm.backend].kind in TAKING else None,
         observed={by.name: _line(*_try(decided, by)) for by in observing},
         refused=refused,
         assumed=assumed or [],
@@ -137,6 +145,16 @@ def _try(decided: Callable[[Rule], Decision], rule: Rule) -> tuple[Decision | No
         return decided(rule), None
     except ApiError as error:
         return None, Refusal(error.message, error.code, error.param)
+
+
+def _stored(rule: Rule, request: GenerateRequest) -> str:
+    """Return what a rule keeps, in words."""
+    if not rule.store.prompts:
+        return "nothing"
+    if request.body.get("store") is False:
+        return "nothing: the request says store: false"
+    share, time = share_text(rule.store.prompts), seconds_text(rule.store.retention)
+    return f"prompt and answer of {share} of requests, for {time}"
 
 
 def _line(decision: Decision | None, refused: Refusal | None) -> str:

@@ -246,6 +246,9 @@ def to_text(found: Explanation) -> str:
     lines.append(("state", found.state))
     lines.append(("arm", found.arm or "none"))
     lines.append(("reason", found.reason))
+    lines.append(("stored", found.stored))
+    if found.priority is not None:
+        lines.append(("priority", f"{found.priority}, sent with the request"))
     lines += [("observed", f"{rule}: {reason}") for rule, reason in found.observed.items()]
     lines += [("assumed", text) for text in found.assumed]
     return "\n".join(f"{label:9} {text}".rstrip() for label, text in lines)

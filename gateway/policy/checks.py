@@ -171,5 +171,8 @@ def _check_sense(node: Mapping, rule: Rule, findings: Findings) -> None:
     stored = node.get("store")
     if isinstance(stored, Mapping) and stored.get("retention") is not None and rule.store.prompts == 0:
         findings.warning(at(stored, "retention"), "retention has no effect while no prompts are stored")
+    if rule.mode == "observe" and rule.store.prompts:
+        why = "store has no effect with mode: observe; the rule that applies says what is kept"
+        findings.warning(at(node, "store"), why)
     if isinstance(node.get("when"), Mapping) and rule.mode == "observe" and rule.path != "auto" and rule.probe == 0:
         findings.warning(at(node, "mode"), "observing a forced path records nothing new; use path: auto")

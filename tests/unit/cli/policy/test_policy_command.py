@@ -74,6 +74,7 @@ def test_explain_needs_no_server_and_takes_any_model():
         "state",
         "arm",
         "reason",
+        "stored",
         "assumed",
     ]
     assert labels == order
@@ -114,6 +115,28 @@ def test_explain_refuses_in_one_line(stdin: object, options: tuple[str, ...], me
     assert result.exit_code != 0
     assert message in result.output
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule", "body", "stored", "priority"),
+    [
+        ("vllm", "priority: -3, store: {prompts: 5%, retention: 10d}", {},
+         "prompt and answer of 5% of requests, for 10d", -3),
+        ("vllm", "store: {prompts: all}", {"store": False}, "nothing: the request says store: false", None),
+        ("openai", "priority: -3", {}, "nothing", None),
+    ],
+)  # fmt: skip
+def test_explain_says_what_is_kept_and_which_priority_is_sent(
+    tmp_path: Path, kind: str, rule: str, body: dict[str, object], stored: str, priority: int | None
+):
+    file = tmp_path / "p.yaml"
+    backend = f"{{kind: {kind}, url: 'http://127.0.0.1:9', arms: plain}}"
+    file.write_text(f"version: 1\nbackends:\n  b: {backend}\nrules:\n  - {{{rule}}}\n")
+    found = json.loads(run("explain", "--json", "--policy", file, "-", stdin=BODY | body).output)
+    assert (found["stored"], found["priority"]) == (stored, priority)
+    text = run("explain", "--policy", file, "-", stdin=BODY | body).output
+    assert f"stored    {stored}" in text
+    assert (f"priority  {priority}, sent" in text) == (priority is not None)
 
 
 def test_explain_says_what_a_client_would_be_refused(tmp_path: Path):

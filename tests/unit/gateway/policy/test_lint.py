@@ -184,3 +184,15 @@ def test_containment_is_never_claimed_falsely(one: Condition, two: Condition):
                 assert not any(inside(small, facts) and not inside(large, facts) for facts in REQUESTS)
             if small.meet(large).empty:
                 assert not any(inside(small, facts) and inside(large, facts) for facts in REQUESTS)
+
+
+@pytest.mark.parametrize(
+    ("rule", "place", "says"),
+    [
+        ("{mode: observe, store: {prompts: 5%}}", "4:28", "store has no effect with mode: observe"),
+        ("{store: {retention: 3d}}", "4:25", "retention has no effect while no prompts are stored"),
+    ],
+)
+def test_keeping_that_keeps_nothing_is_pointed_out(rule: str, place: str, says: str):
+    (warning,) = warnings(rule, "{}")[:1] if "observe" in rule else warnings(rule)
+    assert warning.startswith(f"p.yaml:{place}: warning: {says}")
