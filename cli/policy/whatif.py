@@ -17,7 +17,7 @@ from cli.simulation.router import Router, Run
 from cli.simulation.run import draw_sequence
 from gateway.policy import Policy, Rule, enforced
 from gateway.routing import Tuning
-from gateway.types import PLAIN, Arm, Decision
+from gateway.types import PLAIN, Arm
 
 DEFAULT_LENGTHS = (2, 4, 8)
 """Draft lengths of a backend with `arms: auto`, which cannot be asked."""
@@ -34,18 +34,6 @@ class Setup:
     cap: int
     requests_per_task: int
     seeds: int
-
-
-class RuledRouter(Router):
-    """The live decision with a rule of its own for each request."""
-
-    def __init__(self, table: Table, method: str, rules: Sequence[Rule], *, in_flight: bool) -> None:
-        super().__init__(table, method, rules[0], Tuning(), in_flight=in_flight)
-        self._rules = rules
-
-    def _decide(self, index: int, draw: float, run: Run) -> Decision:
-        self._rule = self._rules[index]
-        return super()._decide(index, draw, run)
 
 
 def lengths_of(policy: Policy, method: str) -> set[int]:
@@ -91,7 +79,7 @@ def replay(policy: Policy, setup: Setup) -> dict[str, Any]:
 def _one(table: Table, setup: Setup, rules: Sequence[Rule], seed: int, *, in_flight: bool) -> dict[str, Any]:
     """Replay one sequence; the same one for every policy, so that seeds can be compared in pairs."""
     sequence = draw_sequence(table, setup.requests_per_task, np.random.default_rng([seed, 0]))
-    router = RuledRouter(table, setup.method, rules, in_flight=in_flight)
+    router = Router(table, setup.method, rules, Tuning(), in_flight=in_flight)
     run = router.run(sequence.tolist(), np.random.default_rng([seed, 2]))
     seconds, plain = np.array(run.seconds), table.plain[sequence]
     speculative = np.array(run.arms) > 0
