@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cli.policy.replay import Workload
 from cli.simulation.costs import CostModel
 from cli.simulation.replay import Table, build_table
-from cli.simulation.router import Router, Run
+from cli.simulation.router import Router
 from cli.simulation.run import draw_sequence
 from gateway.policy import Policy, Rule, enforced
 from gateway.routing import Tuning
