@@ -33,7 +33,7 @@ def choose(ask: Ask, options: list[Option], *, forced: bool) -> Choice:
     controlled = candidates(options)
     best = preferred(options, ask.rule, controlled)
     if forced:
-        return Choice(best, "forced", f"forced by the request; {reasons.comparison(best.estimate)}", best)
+        return Choice(best, "forced", f"forced by the request; {_explain(best, options)}", best)
     if len(options) == 1:
         return Choice(best, "policy", f"the only arm that rule {ask.rule.name} allows; {_explain(best, options)}", best)
     if ask.snapshot.stale:
@@ -216,8 +216,9 @@ def _pool_probes(best: Option, options: list[Option]) -> tuple[float, list[Optio
 def _explain(best: Option, options: list[Option]) -> str:
     if best.arm.k > 0:
         return reasons.comparison(best.estimate)
-    rivals = [o for o in options if o.arm.k > 0 and o.estimate.requests > 0]
-    if not rivals:
+    rivals = [o.estimate for o in options if o.arm.k > 0] or best.node.evidence.arms[1:]
+    known = [estimate for estimate in rivals if estimate.requests > 0]
+    if not known:
         return "nothing known of a speculative arm"
-    rival = min(rivals, key=lambda o: o.estimate.r)
-    return f"{rival.arm.label} {reasons.comparison(rival.estimate)}"
+    rival = min(known, key=lambda estimate: estimate.r)
+    return f"{rival.key[0]}-k{rival.key[1]} {reasons.comparison(rival)}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gateway.routing.costs import Costs
-from gateway.routing.stats import Pile, Vector
+from gateway.routing.stats import Layout, Pile, Vector
 from gateway.routing.tuning import Tuning
 
 PLAIN_KEY = ("plain", 0)
@@ -145,27 +145,39 @@ def _method_block(pile: Pile, arms: list[Estimate], setting: Setting) -> tuple[V
         if k not in layout.lengths or n <= 0 or tokens <= 0:
             _fill_costs(arm, setting, k)
             continue
-        weights = np.zeros((j + 1, len(layout.features)))
-        for i in range(j + 1):
-            shorter = arms[i].key[1]
-            rounds = float(total[index[f"r{shorter}"]])
-            mean_k = float(total[index[f"d{shorter}"]]) / rounds if rounds else shorter
-            ratios = setting.ratios(arm.key[0], mean_k) or (0.0, 0.0)
-            weights[i, layout.features.index(f"r{shorter}")] = 1.0 + ratios[0] + ratios[1]
-            weights[i, layout.features.index(f"u{shorter}")] = 1.0
-        means = weights @ total[layout.sums] / tokens
-        residual = weights.copy()
-        residual[:, layout.features.index("t")] -= means
-        covariance = residual @ total[layout.gram] @ residual.T / tokens**2
+        means, covariance = _relative_times(total, arms[: j + 1], layout, setting)
         _fill_counts(arm, total, index)
         arm.r = float(means[j])
         arm.se = _standard_error(float(covariance[j, j]), n, tuning.prior_sd, tuning.prior_sd_requests)
         _fill_costs(arm, setting, float(total[index[f"d{k}"]]) / arm.rounds if arm.rounds else k)
+        paired = pile.paired(k)
+        if paired is not total:
+            n = float(paired[index["vn"]])
+            if n <= 0 or paired[index["t"]] <= 0:
+                continue
+            means, covariance = _relative_times(paired, arms[: j + 1], layout, setting)
         for i in range(j):
             variance = float(covariance[i, i] + covariance[j, j] - 2 * covariance[i, j])
             gap[i, j], gap[j, i] = means[i] - means[j], means[j] - means[i]
             spread[i, j] = spread[j, i] = _standard_error(variance, n, tuning.paired_sd, tuning.paired_requests)
     return gap, spread
+
+
+def _relative_times(total: Vector, arms: Sequence[Estimate], layout: Layout, setting: Setting) -> tuple[Vector, Vector]:
+    """Return r of each arm over the same requests, and the covariance of their sums."""
+    weights = np.zeros((len(arms), len(layout.features)))
+    for i, arm in enumerate(arms):
+        method, k = arm.key
+        rounds = float(total[layout.index[f"r{k}"]])
+        mean_k = float(total[layout.index[f"d{k}"]]) / rounds if rounds else k
+        ratios = setting.ratios(method, mean_k) or (0.0, 0.0)
+        weights[i, layout.features.index(f"r{k}")] = 1.0 + ratios[0] + ratios[1]
+        weights[i, layout.features.index(f"u{k}")] = 1.0
+    tokens = float(total[layout.index["t"]])
+    means = weights @ total[layout.sums] / tokens
+    residual = weights.copy()
+    residual[:, layout.features.index("t")] -= means
+    return means, residual @ total[layout.gram] @ residual.T / tokens**2
 
 
 def _fill_counts(arm: Estimate, total: Vector, index: Mapping[str, int]) -> None:

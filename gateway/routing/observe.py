@@ -12,7 +12,9 @@ A cell holds the requests that ran in one arm. Counters (all integers, so that m
   time·tokens, tokens²), `wn`, `wt` requests and time to first token in 100 µs;
 - for each draft length k' that the request reveals `r<k'>`, `u<k'>`, `d<k'>`, `a<k'>`, `z<k'>`: rounds, undrafted
   steps, drafted, accepted, zero rounds; `<f>*<g>`: Σ over requests of the product of two of the features `t` (tokens),
-  `r<k'>`, `u<k'>`. Costs are put in on read: one request informs every load. `vn` counts the requests behind these.
+  `r<k'>`, `u<k'>`. Costs are put in on read: one request informs every load. `vn` counts the requests behind these;
+- the same names after `~` for requests whose draft length the engine changed in flight: they tell of the arm they ran
+  in, never of a shorter draft.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from gateway.routing.rounds import (
     view_at,
     view_of_histogram,
 )
+from gateway.routing.stats import FLOWN
 from gateway.types import CellKey, RequestRecord, Spec
 
 TIME_UNIT_S = 1e-4
@@ -100,9 +103,12 @@ def looks_like_loop(record: RequestRecord) -> bool:
 
 
 def shape_counters(
-    emitted: Sequence[int], drafted: Sequence[int], ran_at: int, lengths: Sequence[int]
+    emitted: Sequence[int], drafted: Sequence[int], ran_at: int, lengths: Sequence[int], *, flown: bool = False
 ) -> dict[str, int]:
-    """Return the acceptance counters of a request whose steps are known, at `ran_at` and each shorter of `lengths`."""
+    """Return the acceptance counters of a request whose steps are known, at `ran_at` and each shorter of `lengths`.
+
+    `flown`: its draft length changed in flight.
+    """
     own = view_at(emitted, drafted, ran_at, ran_at)
     counters = _base(own)
     for e, count in Counter(e for e, d in zip(emitted, drafted, strict=False) if d > 0).items():
@@ -113,8 +119,9 @@ def shape_counters(
     counters |= {"bt": rounds, "bs": hits, "btt": rounds * rounds, "bst": rounds * hits, "bss": hits * hits}
     views = {k: view_at(emitted, drafted, ran_at, k) for k in sorted(set(lengths)) if 0 < k < ran_at}
     views[ran_at] = own
-    _moments(sum(emitted), views, counters)
-    return counters
+    counters["tok"] = sum(emitted)
+    moments = _moments(sum(emitted), views)
+    return counters | ({FLOWN + name: value for name, value in moments.items()} if flown else moments)
 
 
 def _positions(trials: Sequence[int], passed: Sequence[int], depth: int, counters: dict[str, int]) -> None:
@@ -133,7 +140,7 @@ def clean_steps(spec: Spec) -> tuple[list[int], list[int]]:
 
 def _in_flight(record: RequestRecord, emitted: Sequence[int], drafted: Sequence[int], counters: dict[str, int]) -> None:
     """Count a request whose draft length the engine changed on the way: its steps as they ran, its probes' worth."""
-    counters |= shape_counters(emitted, drafted, max(record.arm.k, *drafted), ())
+    counters |= shape_counters(emitted, drafted, max(record.arm.k, *drafted), (), flown=True)
     rounds, hits = counters["bt"], counters["bs"]
     if rounds:
         s = round(S_UNIT * math.sqrt(hits / rounds))
@@ -172,7 +179,8 @@ def _acceptance(record: RequestRecord, spec: Spec, counters: dict[str, int]) -> 
         depth = min(ran_at, MAX_POSITION)
         beyond = [sum(spec.histogram[position:]) for position in range(depth + 1)]
         _positions(beyond, beyond[1:], depth, counters)
-        _moments(spec.rounds + spec.accepted + undrafted, views, counters)
+        counters["tok"] = spec.rounds + spec.accepted + undrafted
+        counters |= _moments(counters["tok"], views)
     else:
         counters |= {"rnd": spec.rounds, "drf": spec.drafted, "acc": spec.accepted}
 
@@ -191,7 +199,8 @@ def _base(view: View) -> dict[str, int]:
     return counters
 
 
-def _moments(tokens: int, views: dict[int, View], counters: dict[str, int]) -> None:
+def _moments(tokens: int, views: dict[int, View]) -> dict[str, int]:
+    counters: dict[str, int] = {"vn": 1}
     features = {"t": tokens}
     for k, view in sorted(views.items()):
         counters |= {f"d{k}": view.drafted, f"a{k}": view.accepted, f"z{k}": view.zero}
@@ -201,9 +210,7 @@ def _moments(tokens: int, views: dict[int, View], counters: dict[str, int]) -> N
     for i, first in enumerate(names):
         for second in names[i:]:
             counters[f"{first}*{second}"] = features[first] * features[second]
-    counters |= features
-    counters["tok"] = tokens
-    counters["vn"] = 1
+    return counters | features
 
 
 def _measured(record: RequestRecord, counters: dict[str, int]) -> None:

@@ -21,6 +21,8 @@ BASE = ("n", "tok", "ct", "rnd", "drf", "acc", "zero", "und", "sn", "s", "ss", "
 FLIGHT = ("bt", "bs", "btt", "bst", "bss", "fn", "fg", "fgg")
 POSITIONS = tuple(f"{kind}{j}" for kind in ("qt", "qs") for j in range(MAX_POSITION))
 PER_LENGTH = ("r", "u", "d", "a", "z")
+FLOWN = "~"
+"""Before the name of what requests under in-flight control say of the arm they ran in, and of it alone."""
 
 
 class Layout:
@@ -33,12 +35,17 @@ class Layout:
         singles = (*BASE, *FLIGHT, *POSITIONS, *(f"{kind}{k}" for k in lengths for kind in PER_LENGTH))
         order = {feature: i for i, feature in enumerate(("t", *self._pairs_order()))}
         products = [f"{a}*{b}" for a in order for b in order if order[a] <= order[b]]
-        self.index = {name: i for i, name in enumerate((*singles, *products))}
+        moments = ("vn", "t", *(f"{kind}{k}" for k in lengths for kind in PER_LENGTH), *products)
+        flown = tuple(FLOWN + name for name in moments)
+        self.index = {name: i for i, name in enumerate((*singles, *products, *flown))}
         self.size = len(self.index)
         self.gram = np.array(
             [[self.index[_product(a, b, order)] for b in self.features] for a in self.features], dtype=np.intp
         )
         """[features, features]: where the product of two features lies."""
+        self.moments = np.array([self.index[name] for name in moments], dtype=np.intp)
+        """Where the counters lie that a request may also have as flown, and where it has those."""
+        self.flown = np.array([self.index[name] for name in flown], dtype=np.intp)
         self.sums = np.array([self.index[f] for f in self.features], dtype=np.intp)
 
     def _pairs_order(self) -> list[str]:
@@ -89,14 +96,29 @@ class Pile:
         self.by_length = {ran_at: vector * weight for ran_at, vector in self.by_length.items()}
 
     def revealing(self, k: int) -> Vector:
-        """Return the sum over all requests that ran at `k` or longer: they all say what `k` would have done."""
+        """Return the sum over all requests that say what `k` would have done.
+
+        Those are all that ran at `k` or longer, but of those under in-flight control only the ones that ran at `k`.
+        """
         total = self._revealed.get(k)
         if total is None:
             total = np.zeros(self.layout.size)
             for ran_at, vector in self.by_length.items():
                 if ran_at >= k:
                     total += vector
+            if k in self.by_length:
+                total[self.layout.moments] += self.by_length[k][self.layout.flown]
             self._revealed[k] = total
+        return total
+
+    def paired(self, k: int) -> Vector:
+        """Return the sum over the requests that say what `k` and every shorter draft would have done."""
+        total = self.revealing(k)
+        own = self.by_length.get(k)
+        if own is None or not own[self.layout.flown].any():
+            return total
+        total = total.copy()
+        total[self.layout.moments] -= own[self.layout.flown]
         return total
 
     @property

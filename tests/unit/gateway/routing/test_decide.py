@@ -84,6 +84,14 @@ def test_stale_statistics_take_the_fallback() -> None:
     assert "stale" in decision.reason
 
 
+def test_a_forced_plain_answer_still_says_what_is_known_of_speculation() -> None:
+    decision = ask(learned(0.9), request=request(path_wish="plain"))
+    assert decision.reason.startswith("plain engine/plain: forced by the request; ngram-k")
+    assert " > 1 + 0." in decision.reason
+    nothing = ask(build_snapshot((), {"engine": costs()}, now=NOW), request=request(path_wish="plain"))
+    assert nothing.reason == "plain engine/plain: forced by the request; nothing known of a speculative arm"
+
+
 def test_forced_path_and_arm_are_obeyed_only_where_the_key_may() -> None:
     snapshot = learned(0.9)
     assert ask(snapshot, request=request(path_wish="plain")).arm.k == 0

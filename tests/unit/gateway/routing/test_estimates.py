@@ -1,0 +1,55 @@
+"""What requests of one draft length say about another, and what those under in-flight control do not say."""
+
+import random
+
+import pytest
+
+from engine.messages import Adaptive, Speculation
+from gateway.routing import build_snapshot
+from gateway.types import Arm, Decision
+from tests.unit.gateway.routing.build import ARMS, NOW, buckets_of, costs, record, steps
+
+KEY = ("engine", "code", "0", "512", 1)
+
+
+def flown(tokens=40):
+    """A request at k = 8 whose drafting was stopped after a first round that failed."""
+    speculation = Speculation("ngram", 8, Adaptive([(2, 1.2), (4, 1.4), (8, 1.8)], [0.5], 32.0, 24))
+    arm = Arm("engine", "ngram", 8)
+    decision = Decision(arm, "", "ok", "default", "p", numbers={"offered": [2, 4, 8]}, speculation=speculation, load=1)
+    emitted = [1] * tokens
+    return record(arm, emitted, [8] + [0] * (tokens - 1), decision=decision)
+
+
+def fixed(k, n, seed=3):
+    rng = random.Random(seed)
+    return [record(Arm("engine", "ngram", k), *steps(rng, 0.6, k, 60)) for _ in range(n)]
+
+
+def evidence(records):
+    snapshot = build_snapshot(buckets_of(records), {"engine": costs()}, now=NOW, arms={"engine": ARMS})
+    return snapshot.node(KEY).evidence
+
+
+def test_a_request_controlled_in_flight_says_nothing_of_shorter_drafts():
+    alone, both = evidence(fixed(4, 20)), evidence([*fixed(4, 20), *(flown() for _ in range(200))])
+    for k in (2, 4):
+        before, after = alone.find(("ngram", k)), both.find(("ngram", k))
+        assert (after.requests, after.rounds, after.a) == pytest.approx((before.requests, before.rounds, before.a))
+        assert after.gain == pytest.approx(before.gain)
+
+
+def test_a_request_controlled_in_flight_tells_of_the_arm_it_ran_in():
+    longest = evidence([flown(40) for _ in range(10)]).find(("ngram", 8))
+    assert (longest.requests, longest.rounds, longest.a) == pytest.approx((10, 10, 1.0))
+    assert longest.r == pytest.approx((39 + 1 + 8 * 0.05 + 8 * 0.05) / 40)
+    shorter = evidence([flown(40) for _ in range(10)]).find(("ngram", 4))
+    assert (shorter.requests, shorter.a) == (0, None)
+
+
+def test_lengths_are_compared_on_requests_of_fixed_length_only():
+    alone, both = evidence(fixed(8, 20)), evidence([*fixed(8, 20), *(flown() for _ in range(200))])
+    place = [arm.key for arm in alone.arms].index
+    two, eight = place(("ngram", 2)), place(("ngram", 8))
+    assert both.gap[two][eight] == pytest.approx(alone.gap[two][eight])
+    assert both.spread[two][eight] == pytest.approx(alone.spread[two][eight])
