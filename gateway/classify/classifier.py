@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,8 +30,8 @@ class Classifier:
         self.hash = artefact.hash
         self._names = artefact.header.taxonomy.names
         self._featurizer = Featurizer(artefact.chars, artefact.cue_table, artefact.header.bits)
-        self._hashed = artefact.hashed.astype(np.float32)
-        self._dense = artefact.dense
+        self._hashed = np.ascontiguousarray(artefact.hashed, dtype=np.float32)  # `take` copies what lies otherwise
+        self._dense = np.ascontiguousarray(artefact.dense)
         self._bias = artefact.bias
         self._temperature = artefact.header.temperature
 
@@ -100,13 +101,17 @@ class Classifier:
         return None, 0.0, "text"
 
     def _read(self, prompt: Prompt, shape: Structure, signals: dict[str, Any]) -> tuple[str, float]:
-        features = self._featurizer.compute(prompt, shape)
-        chances = self.probabilities(features)
-        best = int(chances.argmax())
-        counts = features.dense[2 * len(CUES) : 3 * len(CUES)].tolist()
-        found = sorted((-count, place) for place, count in enumerate(counts) if count)
+        """Return the likeliest task and its calibrated probability: what `probabilities` says, for one request."""
+        rows, scales, places, values, cues = self._featurizer.inputs(prompt, shape)
+        logits = scales @ self._hashed.take(rows, axis=0)
+        logits += np.array(values, dtype=np.float32) @ self._dense.take(places, axis=0)
+        logits += self._bias
+        scores: list[float] = logits.tolist()
+        highest = max(scores)
+        total = sum([math.exp((score - highest) / self._temperature) for score in scores])
+        found = sorted([(-count, place) for place, count in cues.items()])
         signals["cues"] = [CUES[place] for _, place in found[:3]]
-        return self._names[best], round(float(chances[best]), 4)
+        return self._names[scores.index(highest)], round(1.0 / total, 4)
 
 
 def _signals(prompt: Prompt, shape: Structure) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from itertools import combinations
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -54,14 +56,19 @@ CUES: Final = (
     "output",
 )
 """Cue classes, in the lexicon's order; a matched token carries its index plus one."""
-_PAIRED: Final = len(CUES) + FLAGS
-_LEFT, _RIGHT = np.triu_indices(_PAIRED, 1)
-_PAIRS: Final = _LEFT * _PAIRED + _RIGHT
-DENSE: Final = 3 * len(CUES) + NUMBERS + len(_PAIRS)
+_CUES: Final = len(CUES)
+_PAIRED: Final = _CUES + FLAGS
+"""Cues at an end and flags, of which every two make an input: `write` says little alone."""
+_AFTER_CUES: Final = 3 * _CUES
+_AFTER_NUMBERS: Final = _AFTER_CUES + NUMBERS
+_PAIR_PLACE: Final = {pair: _AFTER_NUMBERS + place for place, pair in enumerate(combinations(range(_PAIRED), 2))}
+DENSE: Final = _AFTER_NUMBERS + len(_PAIR_PLACE)
 SLOT_BITS: Final = 17
 SLOT_SHIFT: Final = np.uint64(64 - SLOT_BITS)
-_SIZE: Final = len(CUES) + 1
-_PLACE: Final = np.arange(LIMIT)
+_LOG: Final = tuple(math.log1p(count) for count in range(3 * LIMIT))
+_NUMBER_PLACES: Final = tuple(range(_AFTER_CUES, _AFTER_NUMBERS))
+_SCALE: Final = (1.0 / np.sqrt(np.maximum(np.arange(LIMIT + 1), 1))).astype(np.float32)
+"""Weight of an n-gram by the number of n-grams in its region."""
 _TRIGRAM: Final = np.uint64(0x8CB92BA72F3D8DD7)
 _HEAD: Final = np.uint64(0x1F123BB5 << 32)
 _TAIL: Final = np.uint64(0x7FEB352D << 32)
@@ -77,13 +84,13 @@ class CueTable:
     key: Hashes
     cue: npt.NDArray[np.uint8]
 
-    def match(self, hashes: Hashes) -> tuple[Rows, npt.NDArray[np.uint8]]:
-        """Return the places where `hashes` holds a cue, and the cue's class plus one at each."""
-        found = self.slot[hashes >> SLOT_SHIFT]
-        places = np.flatnonzero(found)
-        found = found[places]
-        real = self.key[found] == hashes[places]
-        return places[real], self.cue[found[real]]
+    def match(self, hashes: Hashes) -> Iterator[tuple[int, int]]:
+        """Return the places where `hashes` holds a cue, each with the cue's class plus one; 0: no cue after all."""
+        found = self.slot.take((hashes >> SLOT_SHIFT).view(np.int64))
+        places = found.nonzero()[0]
+        found = found.take(places)
+        real = self.key.take(found) == hashes.take(places)
+        return zip(places.tolist(), (self.cue.take(found) * real).tolist(), strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +102,22 @@ class Features:
     dense: Floats
 
 
+class Inputs(NamedTuple):
+    """The same as a request needs them: of the dense vector only what is not zero."""
+
+    rows: Rows
+    scales: Floats
+    places: list[int]
+    values: list[float]
+    cues: dict[int, int]
+    """How often each cue class was found that was."""
+
+
 def trigrams(tokens: Tokens) -> Hashes:
     """Hash three tokens at a time, for cues only."""
-    return mix(tokens.bigrams[:-1] * _TRIGRAM + tokens.unigrams[2:])
+    threes = tokens.bigrams[:-1] * _TRIGRAM
+    threes += tokens.unigrams[2:]
+    return mix(threes)
 
 
 class Featurizer:
@@ -109,24 +129,38 @@ class Featurizer:
         self._shift = np.uint64(64 - bits)
 
     def compute(self, prompt: Prompt, shape: Structure) -> Features:
+        """Return the inputs for one prompt with the dense vector in full, as training wants them."""
+        inputs = self.inputs(prompt, shape)
+        dense = np.zeros(DENSE, dtype=np.float32)
+        dense[inputs.places] = inputs.values
+        return Features(inputs.rows, inputs.scales, dense)
+
+    def inputs(self, prompt: Prompt, shape: Structure) -> Inputs:
         """Return the inputs for one prompt: both ends of the last turn, the system prompt's start, the turns before."""
         divisor = 2 if shape.script in DENSE_SCRIPTS else 1
         head, tail = HEAD // divisor, TAIL // divisor
         user = prompt.user if len(prompt.user) <= head + tail else f"{prompt.user[:head]}\n{prompt.user[-tail:]}"
         system = prompt.system[: SYSTEM // divisor]
         tokens = self._tokenizer.hash(f"{user}\n{system}\n{prompt.before[:BEFORE]}\n{prompt.reply[:BEFORE]}")
-        stop, system_stop = np.searchsorted(tokens.start, (len(user), len(user) + 1 + len(system))).tolist()
-        rows, scales = self._hashed(tokens, len(user), stop, system_stop)
-        return Features(rows, scales, _dense(self._cue_counts(tokens, stop), numbers_of(prompt, shape)))
+        stop, system_stop = tokens.start.searchsorted((len(user), len(user) + 1 + len(system))).tolist()
+        last, beyond = max(stop - 1, 0), max(stop - 2, 0)
+        blocks = self._blocks(tokens, len(user), stop, system_stop)
+        sizes = [len(block) for block in blocks]
+        cued = sum(sizes[:-2])
+        hashes = np.concatenate((*blocks, trigrams(tokens)[:beyond]))
+        kept = len(hashes) - beyond
+        rows = (hashes[:kept] >> self._shift).view(np.int64)
+        scales = _SCALE.take(sizes).repeat(sizes)
+        places, values, cues = _dense(self._cues.match(hashes[cued:]), stop, last, numbers_of(prompt, shape))
+        return Inputs(rows, scales, places, values, cues)
 
-    def _hashed(self, tokens: Tokens, chars: int, stop: int, system_stop: int) -> tuple[Rows, Floats]:
+    def _blocks(self, tokens: Tokens, chars: int, stop: int, system_stop: int) -> list[Hashes]:
+        """Return the hashes region by region; those of the last turn come last, as cues are looked for in them."""
         one, two = tokens.unigrams, tokens.bigrams
         last = max(stop - 1, 0)
         head = min(EDGE_TOKENS, stop)
         tail = max(stop - EDGE_TOKENS, 0)
         blocks = [
-            one[:stop],
-            two[:last],
             one[:head] ^ _HEAD,
             two[: max(head - 1, 0)] ^ _HEAD,
             one[tail:stop] ^ _TAIL,
@@ -137,33 +171,31 @@ class Featurizer:
             blocks += [one[stop:system_stop] ^ _SYSTEM, two[stop : max(system_stop - 1, stop)] ^ _SYSTEM]
         if len(one) > system_stop:
             blocks.append(one[system_stop:] ^ _BEFORE)
-        sizes = [len(block) for block in blocks]
-        scales = np.repeat(np.array([1.0 / math.sqrt(max(size, 1)) for size in sizes], dtype=np.float32), sizes)
-        rows = (np.concatenate(blocks) >> self._shift).view(np.int64)
-        return rows, scales
-
-    def _cue_counts(self, tokens: Tokens, stop: int) -> Floats:
-        one, two, three = (
-            tokens.unigrams[:stop],
-            tokens.bigrams[: max(stop - 1, 0)],
-            trigrams(tokens)[: max(stop - 2, 0)],
-        )
-        places, cues = self._cues.match(np.concatenate((one, two, three)))
-        places = np.concatenate((_PLACE[: len(one)], _PLACE[: len(two)], _PLACE[: len(three)]))[places]
-        counts = np.empty((3, _SIZE), dtype=np.float32)
-        counts[0] = np.bincount(cues[places < EDGE_TOKENS], minlength=_SIZE)
-        counts[1] = np.bincount(cues[places >= stop - EDGE_TOKENS], minlength=_SIZE)
-        counts[2] = np.bincount(cues, minlength=_SIZE)
-        return np.log1p(counts[:, 1:])
+        blocks += [one[:stop], two[:last]]
+        return blocks
 
 
-def _dense(cues: Floats, numbers: tuple[float, ...]) -> Floats:
-    """Join counts, numbers, and which two of (cue at an end, flag) hold together: `write` says little alone."""
-    dense = np.empty(DENSE, dtype=np.float32)
-    dense[: cues.size] = cues.ravel()
-    dense[cues.size : cues.size + NUMBERS] = numbers
-    present = np.empty(_PAIRED, dtype=np.float32)
-    present[: len(CUES)] = (cues[0] + cues[1]) > 0
-    present[len(CUES) :] = numbers[:FLAGS]
-    dense[cues.size + NUMBERS :] = np.outer(present, present).ravel()[_PAIRS]
-    return dense
+def _dense(
+    matches: Iterable[tuple[int, int]], stop: int, last: int, numbers: tuple[float, ...]
+) -> tuple[list[int], list[float], dict[int, int]]:
+    """Return where the dense vector is not zero, what it is there, and the count of each cue.
+
+    It joins counts of cues, numbers, and which two of (cue at an end, flag) hold together. A match is at a token, a
+    pair of tokens (from `stop` on) or three of them (from `stop + last` on).
+    """
+    counts: dict[int, int] = {}
+    for at, cue in matches:
+        if cue:
+            place = at if at < stop else at - stop if at < stop + last else at - stop - last
+            index = cue - 1
+            if place < EDGE_TOKENS:
+                counts[index] = counts.get(index, 0) + 1
+            if place >= stop - EDGE_TOKENS:
+                counts[index + _CUES] = counts.get(index + _CUES, 0) + 1
+            counts[index + 2 * _CUES] = counts.get(index + 2 * _CUES, 0) + 1
+    present = sorted({place % _CUES for place in counts if place < 2 * _CUES})
+    present += [_CUES + flag for flag in range(FLAGS) if numbers[flag]]
+    pairs = [_PAIR_PLACE[pair] for pair in combinations(present, 2)]
+    places = [*counts, *_NUMBER_PLACES, *pairs]
+    values = [*[_LOG[count] for count in counts.values()], *numbers, *([1.0] * len(pairs))]
+    return places, values, {place - 2 * _CUES: count for place, count in counts.items() if place >= 2 * _CUES}

@@ -6,8 +6,9 @@ Nothing here raises: a body is the client's, and what is malformed in it is the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 MAX_MESSAGES = 64
 """Messages looked at from the end; a conversation of thousands of turns costs no more than one of 64."""
@@ -16,8 +17,7 @@ SYSTEM_ROLES = frozenset(("system", "developer"))
 TOOL_ROLES = frozenset(("tool", "function"))
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(msgspec.Struct, frozen=True):
     """One request as the classifier sees it."""
 
     user: str

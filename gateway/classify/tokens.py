@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import unicodedata
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ _BASE = 0x9E3779B97F4A7C15  # odd, hence invertible modulo 2^64
 _MIX = np.uint64(0xD6E8FEB86659FD93)
 _SHIFT = np.uint64(32)
 _BIGRAM = np.uint64(0xA24BAED4963EE407)
+_COUNT = np.arange(16, dtype=np.uint64)
 _CODEC = "utf-32-le" if sys.byteorder == "little" else "utf-32-be"
 _IDEOGRAPHIC = ((0x3040, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x0E00, 0x0E7F))
 
@@ -34,8 +36,7 @@ class CharTables:
     kind: npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
+class Tokens(NamedTuple):
     """Token hashes of one text; `start` holds each token's first character."""
 
     unigrams: Hashes
@@ -78,29 +79,42 @@ class Tokenizer:
 
     def __init__(self, tables: CharTables, limit: int) -> None:
         self.limit = limit
-        self._folded = tables.folded
+        self._weight = tables.folded.astype(np.uint64)
         self._kind = tables.kind
         self._power, self._inverse = powers(limit + 1)
 
     def hash(self, text: str) -> Tokens:
         """Return the hashes of `text`'s tokens."""
-        codes = np.frombuffer(text[: self.limit].encode(_CODEC, "surrogatepass"), dtype=np.uint32)
-        codes = np.minimum(codes, PLANE - 1)
+        text = text[: self.limit]
+        if text.isascii():
+            codes: npt.NDArray[Any] = np.frombuffer(text.encode(), dtype=np.uint8)
+        else:
+            codes = np.frombuffer(text.encode(_CODEC, "surrogatepass"), dtype=np.uint32)
+            codes = np.minimum(codes, PLANE - 1)
         size = len(codes)
-        kind = self._kind[codes]
-        prefix = np.zeros(size + 1, dtype=np.uint64)
-        np.cumsum(self._folded[codes] * self._power[:size], out=prefix[1:])
+        kind = self._kind.take(codes)
+        weights = self._weight.take(codes)
+        weights *= self._power[:size]
+        prefix = np.empty(size + 1, dtype=np.uint64)
+        prefix[0] = 0
+        weights.cumsum(out=prefix[1:])
         edge = np.empty(size + 1, dtype=bool)
         edge[0] = edge[-1] = True
-        np.not_equal(kind[1:], kind[:-1], out=edge[1:-1])
-        edge[:-1] |= kind >= PUNCT
-        bounds = np.flatnonzero(edge)
-        start, end = bounds[:-1], bounds[1:]
-        kept = kind[start] != SPACE
-        start, end = start[kept], end[kept]
-        unigrams = mix((prefix[end] - prefix[start]) * self._inverse[start])
-        bigrams = mix(unigrams[:-1] * _BIGRAM + unigrams[1:])
-        return Tokens(unigrams, bigrams, start, prefix)
+        if size > 1:
+            inner = edge[1:-1]
+            np.not_equal(kind[1:], kind[:-1], out=inner)
+            inner |= kind[1:] >= PUNCT
+        bounds = edge.nonzero()[0]
+        kept = kind.take(bounds[:-1]).nonzero()[0]  # SPACE is 0
+        start = bounds.take(kept)
+        kept += 1
+        unigrams = prefix.take(bounds.take(kept))
+        unigrams -= prefix.take(start)
+        unigrams *= self._inverse.take(start)
+        unigrams = mix(unigrams)
+        bigrams = unigrams[:-1] * _BIGRAM
+        bigrams += unigrams[1:]
+        return Tokens(unigrams, mix(bigrams), start, prefix)
 
     def char_grams(self, tokens: Tokens, begin: int, stop: int, order: int) -> Hashes:
         """Return the hashes of the `order`-grams of characters that lie in `begin:stop`."""
@@ -108,13 +122,16 @@ class Tokenizer:
         if last < begin:
             return np.empty(0, dtype=np.uint64)
         prefix = tokens.prefix
-        grams = (prefix[begin + order : stop + 1] - prefix[begin : last + 1]) * self._inverse[begin : last + 1]
-        return mix(grams + np.uint64(order))
+        grams = prefix[begin + order : stop + 1] - prefix[begin : last + 1]
+        grams *= self._inverse[begin : last + 1]
+        grams += _COUNT[order]
+        return mix(grams)
 
 
 def mix(values: Hashes) -> Hashes:
     """Spread each hash's information over its high bits."""
-    mixed = values ^ (values >> _SHIFT)
+    mixed = values >> _SHIFT
+    mixed ^= values
     mixed *= _MIX
     mixed ^= mixed >> _SHIFT
     return mixed
