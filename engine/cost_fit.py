@@ -3,7 +3,8 @@
 In seconds, at batch B, draft length k and kv tokens of context, all coefficients ≥ 0:
     step or verify = target.fixed + B·(k + 1)·target.per_token + B·kv·target.per_kv_token
     draft          = fixed + (k + 1)·per_draft_token + B·kv·per_kv_token
-Errors count in plain steps of the same batch and context, as α and β do: a slow large batch does not drown batch 1.
+The target's errors count relative to the time itself, the drafters' in plain steps, as α does: a slow large batch does
+not drown batch 1. Cells that lie far off (something else took the CPU) are weighed down by Huber's rule.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ HEADER = """\
 # What a round costs beside its passes is part of target.fixed, so overhead is 0.
 """
 
+REWEIGHTINGS = 30
+NEAR = 0.02
+"""Errors up to this weigh in full, larger ones no more than in proportion (Huber's rule)."""
+
 log = logging.getLogger(__name__)
 
 
@@ -39,7 +44,11 @@ class Line:
     """Per token (target: times the batch; drafter: per draft token)."""
     per_kv_token: float
     error: float
-    """Root mean square of what the line misses, in plain steps."""
+    """Median of what the line misses, relative to the time (target) or in plain steps (drafter)."""
+
+    def at(self, tokens: int, kv: int) -> float:
+        """Return the seconds for so many tokens and so much context."""
+        return self.fixed + self.per_token * tokens + self.per_kv_token * kv
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,32 +69,38 @@ def fit_costs(table: CostTable, contexts: Mapping[int, int]) -> CostFit | None:
     """
     if not table.cells:
         return None
-    passes: dict[tuple[int, int, int], tuple[float, float]] = {}
+    passes: dict[tuple[int, int, int], float] = {}
     for cell in table.cells:
-        passes[cell.batch, cell.context, 0] = (cell.plain_s, cell.plain_s)
-        passes[cell.batch, cell.context, cell.k] = (cell.verify_s, cell.plain_s)
+        passes[cell.batch, cell.context, 0] = cell.plain_s
+        passes[cell.batch, cell.context, cell.k] = cell.verify_s
     rows = [(1.0, batch * (k + 1), batch * contexts.get(edge, edge)) for batch, edge, k in passes]
-    target = _line(rows, list(passes.values()))
-    drafters = {
-        method: _drafter([cell for cell in table.cells if cell.method == method], contexts)
-        for method in sorted({cell.method for cell in table.cells})
-    }
+    seconds = np.array(list(passes.values()))
+    target = _line(rows, seconds, seconds)
+    drafters = {}
+    for method in sorted({cell.method for cell in table.cells}):
+        cells = [cell for cell in table.cells if cell.method == method]
+        drafters[method] = _drafter(cells, contexts, target)
     return CostFit(target, drafters, len(table.cells))
 
 
-def _drafter(cells: list[CostCell], contexts: Mapping[int, int]) -> Line:
-    rows = [(1.0, cell.k + 1, cell.batch * contexts.get(cell.context, cell.context)) for cell in cells]
-    return _line(rows, [(cell.draft_s, cell.plain_s) for cell in cells])
+def _drafter(cells: list[CostCell], contexts: Mapping[int, int], target: Line) -> Line:
+    kv = [cell.batch * contexts.get(cell.context, cell.context) for cell in cells]
+    rows = [(1.0, cell.k + 1, size) for cell, size in zip(cells, kv, strict=True)]
+    plain = [target.at(cell.batch, size) for cell, size in zip(cells, kv, strict=True)]
+    return _line(rows, np.array([cell.draft_s for cell in cells]), np.array(plain))
 
 
-def _line(rows: Sequence[tuple[float, float, float]], times: Sequence[tuple[float, float]]) -> Line:
-    """Fit seconds, given with the plain step of the same place, to rows of the design matrix."""
-    seconds, plain = np.array(times, dtype=np.float64).T
-    design = np.array(rows, dtype=np.float64) / plain[:, None]
-    found = nonnegative_least_squares(design, seconds / plain)
-    missed = design @ found - seconds / plain
+def _line(rows: Sequence[tuple[float, float, float]], seconds: Floats, unit: Floats) -> Line:
+    """Fit seconds to rows of the design matrix, errors counting in `unit` seconds each."""
+    design = np.array(rows, dtype=np.float64) / unit[:, None]
+    wanted = seconds / unit
+    found = nonnegative_least_squares(design, wanted)
+    for _ in range(REWEIGHTINGS):
+        missed = np.abs(design @ found - wanted)
+        weights = np.sqrt(NEAR / np.maximum(missed, NEAR))
+        found = nonnegative_least_squares(design * weights[:, None], wanted * weights)
     fixed, per_token, per_kv_token = found.tolist()
-    return Line(fixed, per_token, per_kv_token, error=float(np.sqrt(np.mean(missed**2))))
+    return Line(fixed, per_token, per_kv_token, error=float(np.median(np.abs(design @ found - wanted))))
 
 
 def nonnegative_least_squares(design: Floats, wanted: Floats) -> Floats:
@@ -132,7 +147,7 @@ def render(fit: CostFit) -> str:
         for method, line in fit.drafters.items()
     }
     body = yaml.safe_dump({"overhead": 0.0, "target": target, "drafters": drafters}, sort_keys=False)
-    return f"{HEADER}# {fit.cells} cells; root mean square error in plain steps: {errors}.\n{body}"
+    return f"{HEADER}# {fit.cells} cells; median error, relative to the time or in plain steps: {errors}.\n{body}"
 
 
 def write_costs(path: Path, table: CostTable, contexts: Mapping[int, int]) -> bool:
