@@ -33,7 +33,13 @@ class Generator:
     """Turns prompts into answers. The draft length is 0: a trace holds what the target says by itself."""
 
     def __init__(self, target: LoadedModel, *, batch: int, max_tokens: int, temperature: float, seed: int) -> None:
-        self._config = EngineConfig(max_batch=batch, kv_tokens=kv_budget(target, batch), profile=False, seed=seed)
+        self._config = EngineConfig(
+            max_batch=batch,
+            kv_tokens=kv_budget(target, batch),
+            seed=seed,
+            profile=False,
+            prefix_reuse=False,  # in bfloat16 an answer would depend on which prompts came before
+        )
         self._core = EngineCore(target, self._config)
         self._tokenizer = ChatTokenizer(target)
         window = min(target.max_len, self._config.kv_tokens - self._config.max_k)
