@@ -49,6 +49,8 @@ class PolicyReloader:
         self._task: asyncio.Task[None] | None = None
         self._refused: set[int] = set()
         """Activations that cannot be used here, so that they are tried once."""
+        self._changed = False
+        """Whether the file has changed since the start without being recorded yet."""
         self._settled = database is None
         """Whether the file at start and the database have been reconciled."""
 
@@ -82,6 +84,7 @@ class PolicyReloader:
             StoreUnavailable: the database does not answer, so nothing would be kept.
         """
         policy = await self.read(text, name)
+        await self._settle()
         async with self._lock:
             generation = await self._generations.prepare(policy)
             try:
@@ -207,7 +210,7 @@ class PolicyReloader:
             try:
                 activation = (await self._record(policy, "file", source, origin, None)).id
             except StoreUnavailable:
-                self._settled = False
+                self._settled, self._changed = False, True
             self._commit(generation, origin, activation)
         if activation:
             await self._tell(activation, policy)
@@ -241,25 +244,37 @@ class PolicyReloader:
 
         The shipped default file never replaces a policy that someone applied, so that an upgrade changes nothing.
         """
-        if self._database is None or self._settled:
+        if self._database is None:
             return
-        latest = await self._database.latest_activation()
-        mine, file = self.held.policy, self._file
-        if latest is not None and latest.hash != mine.hash and latest.origin != "file":
-            last_file = await self._database.latest_activation("file")
-            shipped = file is not None and file.shipped
-            if shipped or file is None or last_file is None or last_file.hash == mine.hash:
-                self._settled = True
-                await self._follow(latest.id, latest.hash)
+        async with self._lock:
+            if self._settled:
                 return
-        made = await self._record(mine, "file", file.name if file else mine.name, "file", None)
-        self.held = self.held.accept(mine, "file", made.id, time.time())
-        self._settled = True
-        await self._tell(made.id, mine)
+            mine, file = self.held.policy, self._file
+            newer = await self._applied_since(self._database, mine)
+            if newer is None:
+                made = await self._record(mine, "file", file.name if file else mine.name, "file", None)
+                self.held = self.held.accept(mine, "file", made.id, time.time())
+            self._settled, self._changed = True, False
+        if newer is None:
+            await self._tell(made.id, mine)
+        else:
+            await self._follow(newer.id, newer.hash)
+
+    async def _applied_since(self, database: Database, mine: Policy) -> Activation | None:
+        """Return what was put into force otherwise and shall stay so; None where the file wins."""
+        latest, file = await database.latest_activation(), self._file
+        if self._changed or latest is None or latest.hash == mine.hash or latest.origin == "file":
+            return None
+        last_file = await database.latest_activation("file")
+        shipped = file is None or file.shipped
+        return latest if shipped or last_file is None or last_file.hash == mine.hash else None
 
     async def _follow(self, activation: int, hash: str) -> None:
-        """Take over what another gateway (or the command line) has put into force."""
-        if activation == self.held.activation or activation in self._refused:
+        """Take over what another gateway (or the command line) has put into force.
+
+        What was read from a store may be old by now: this gateway never goes back to an activation before its own.
+        """
+        if activation <= self.held.activation or activation in self._refused:
             return
         if hash == self.held.policy.hash:
             self.held = self.held.accept(self.held.policy, self.held.origin, activation, time.time())
@@ -270,6 +285,8 @@ class PolicyReloader:
         name, text = found
         source = f"version {hash}"
         async with self._lock:
+            if activation <= self.held.activation:
+                return
             try:
                 policy = await self.read(text, name)
                 generation = await self._generations.prepare(policy)

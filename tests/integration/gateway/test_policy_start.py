@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from gateway.classify import Classifier
-from gateway.db import Database
+from gateway.db import Activation, Database
 from gateway.generations import Generation, Generations
 from gateway.policy import parse_policy
 from gateway.policy.source import PolicyFile
@@ -94,6 +96,9 @@ async def test_without_a_usable_database_the_file_holds(tmp_path: Path) -> None:
     empty = Database(f"sqlite+aiosqlite:///{tmp_path / 'no' / 'such' / 'folder.db'}")
     assert await in_force(empty, tmp_path, "mine") == "mine"
     await empty.aclose()
+    for thread in threading.enumerate():  # those of connections that failed end by themselves, and need the loop for it
+        if "_connection_worker_thread" in thread.name:
+            await asyncio.to_thread(thread.join, 10)
 
 
 async def test_an_applied_policy_that_cannot_be_used_here_leaves_the_file_in_force(
@@ -103,3 +108,60 @@ async def test_an_applied_policy_that_cannot_be_used_here_leaves_the_file_in_for
     broken = "version: 1\nbackends: {e: {url: '${BREAKEVEN_ELSEWHERE}'}}\n"
     await database.activate_policy("0" * 12, "x", broken, actor="ann", origin="api")
     assert await in_force(database, tmp_path, "mine") == "mine"
+
+
+class Slow(Database):
+    """A database whose answer about the activation in force arrives late, as on a busy machine."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.hold: asyncio.Event | None = None
+        self.read = asyncio.Event()
+
+    async def latest_activation(self, origin: str | None = None) -> Activation | None:
+        found = await super().latest_activation(origin)
+        if self.hold is not None:
+            self.read.set()
+            await self.hold.wait()
+        return found
+
+
+async def test_an_old_answer_never_takes_a_gateway_back(database: Database, tmp_path: Path) -> None:
+    slow = Slow(f"sqlite+aiosqlite:///{tmp_path / 'p.db'}")
+    first = Generation(parse_policy(text("one"), "x", env={}), {"e": Never()}, Classifier.load())  # type: ignore[dict-item]
+    generations = Generations(first, make=Never, load=lambda _: Classifier.load())  # type: ignore[arg-type]
+    reloader = PolicyReloader(generations, database=slow, env={})
+    await reloader._settle()
+    await put(database, "two")
+    slow.hold = asyncio.Event()
+    looking = asyncio.create_task(reloader._look_at_database())
+    await slow.read.wait()
+    held, slow.hold = slow.hold, None
+    await reloader.apply(text("three"), name="x", actor="ann", reason="", expected="*")
+    held.set()
+    await looking
+    assert generations.current.policy.rules[0].name == "three"
+    assert reloader.held.policy is generations.current.policy
+    await put(database, "four")
+    await reloader._look_at_database()
+    assert generations.current.policy.rules[0].name == "four"
+    await generations.aclose()
+    await slow.aclose()
+
+
+async def test_what_is_applied_before_the_file_could_be_recorded_comes_after_it(
+    database: Database, tmp_path: Path
+) -> None:
+    (tmp_path / "p.yaml").write_text(text("mine"), encoding="utf-8")
+    file = PolicyFile(tmp_path / "p.yaml", env={}, shipped=False)
+    first = Generation(file.load(), {"e": Never()}, Classifier.load())  # type: ignore[dict-item]
+    generations = Generations(first, make=Never, load=lambda _: Classifier.load())  # type: ignore[arg-type]
+    reloader = PolicyReloader(generations, file=file, database=database, env={})
+    settled = asyncio.create_task(reloader._settle())
+    await reloader.apply(text("applied"), name="x", actor="ann", reason="", expected="*")
+    await settled
+    assert [entry.origin for entry in await database.policy_history()] == ["api", "file"]
+    assert reloader.held.policy is generations.current.policy
+    assert generations.current.policy.rules[0].name == "applied"
+    await generations.aclose()
+    assert await in_force(database, tmp_path, "mine") == "applied"
