@@ -89,7 +89,7 @@ def _record(path: Path, out: Path, config: EngineConfig, settings: Any) -> int: 
     try:
         recording = Recording(config, settings)
         with (
-            TraceFile(out, recording.origin) as file,
+            TraceFile(out, recording.origin, recording.methods) as file,
             Progress(*columns, console=Console(stderr=True, soft_wrap=True)) as bar,
         ):
             task = bar.add_task("recording", total=len(prompts))

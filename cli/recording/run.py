@@ -54,7 +54,8 @@ class Recording:
         unknown = [method for method in settings.methods if method not in offered]
         if unknown:
             raise ConfigError(f"method: expected one of {', '.join(offered)}, got {unknown[0]!r}")
-        self._methods = sorted(set(settings.methods)) or offered
+        self.methods = sorted(set(settings.methods)) or offered
+        """Drafters that are asked."""
 
     @property
     def origin(self) -> Origin:
@@ -89,7 +90,7 @@ class Recording:
             if not answer.tokens:
                 fault(f"{answer.prompt.where}: left out, the model ended its answer at once")
         told = [answer for answer in answers if answer.tokens]
-        found = {method: self._replayer.replay(method, told) for method in self._methods}
+        found = {method: self._replayer.replay(method, told) for method in self.methods}
         for at, answer in enumerate(told):
             prompt = answer.prompt
             out.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -36,10 +37,11 @@ class TraceLine(msgspec.Struct, omit_defaults=True):
 class TraceFile:
     """Appends lines, whole ones only. A context manager."""
 
-    def __init__(self, path: Path, origin: Origin) -> None:
+    def __init__(self, path: Path, origin: Origin, methods: Collection[str]) -> None:
         """Open for appending, after the last complete line. Raises ClickException naming file and line."""
         self._path = path
         self._origin = origin
+        self._methods = set(methods)
         self.done: set[str] = set()
         """Ids that the file already holds."""
         try:
@@ -61,6 +63,9 @@ class TraceFile:
                 raise self._foreign(number, f"not a line of this command ({error})") from error
             if trace.origin != self._origin:
                 raise self._foreign(number, f"made with {_words(trace.origin)}, this run has {_words(self._origin)}")
+            if set(trace.emitted) != self._methods:
+                has, wants = (", ".join(sorted(names)) for names in (trace.emitted, self._methods))
+                raise self._foreign(number, f"has the methods {has}, this run {wants}")
             self.done.add(trace.id)
         return kept
 

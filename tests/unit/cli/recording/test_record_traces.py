@@ -108,11 +108,13 @@ def test_a_file_of_another_run_is_not_mixed_in(tmp_path: Path, tiny_model_dir: P
     assert result.exit_code == 1
     assert f"{out}:1: made with " in result.output
     assert "drafts cut at 16" in result.output
+    result = record(tiny_model_dir, prompts, out, "--method", "suffix")
+    assert f"{out}:1: has the methods ngram, suffix, this run suffix" in result.output
+    assert out.read_bytes() == before
     out.write_text('{"id": "foreign"}\n', "utf-8")
     result = record(tiny_model_dir, prompts, out)
     assert result.exit_code == 1
     assert f"{out}:1: not a line of this command" in result.output
-    assert before != out.read_bytes()
 
 
 @pytest.mark.parametrize(
