@@ -93,23 +93,15 @@ def explain(
         states = {name: msgspec.structs.replace(state, running=load) for name, state in states.items()}
     running = sum(state.running for state in states.values())
     facts = facts_of(request, classification, load=running, prompt_tokens=prompt_tokens, conversation=conversation)
-    if share is not None:
-        facts = msgspec.structs.replace(facts, share=share)
+    facts = facts if share is None else msgspec.structs.replace(facts, share=share)
     steps = trace(policy, facts)
     rules = {rule.name: rule for rule in policy.rules}
     rule = rules[steps[-1].rule]
 
+    usual: dict[str, Any] = {"prompt_tokens": prompt_tokens, "draw": OUTSIDE_SHARES, "policy": policy.hash}
+
     def decided(by: Rule) -> Decision:
-        return decide(
-            request,
-            classification,
-            by,
-            snapshot,
-            states,
-            prompt_tokens=prompt_tokens,
-            draw=OUTSIDE_SHARES,
-            policy=policy.hash,
-        )
+        return decide(request, classification, by, snapshot, states, **usual)
 
     decision, refused = _try(decided, rule)
     observing = [rules[step.rule] for step in steps if step.holds and step.mode == "observe"]

@@ -1,3 +1,3 @@
 """Fixtures shared by all tests; each subsystem keeps its own in `tests/fixtures/`."""
 
-pytest_plugins = ["tests.fixtures.models", "tests.fixtures.stores", "tests.fixtures.servers"]
+pytest_plugins = ["tests.fixtures.models", "tests.fixtures.stores", "tests.fixtures.servers", "tests.fixtures.policies"]

@@ -3,112 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
 from click.testing import CliRunner
 
 from cli.main import main
-from tests.fixtures.servers import Scripted, get, request, serving, wait_until
+from tests.fixtures.policies import CHAT, IN_TIME_S, Gateways, hash_of, policy
+from tests.fixtures.servers import Scripted, get, request, wait_until
 from tests.fixtures.stores import RedisServer
-
-CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
-IN_TIME_S = 10.0
-"""Far above the 2 seconds it should take: other work may slow this machine down."""
-
-
-def policy(upstream: Scripted, *, backend: str = "a", rule: str = "everything", more: str = "") -> str:
-    return (
-        f"version: 1\nbackends:\n  {backend}: {{kind: openai, url: '{upstream.url}', arms: plain}}\n"
-        f"rules:\n  - {{name: {rule}, holdout: 0%{more}}}\n"
-    )
-
-
-def hash_of(text: str) -> str:
-    from gateway.policy import content_hash
-
-    return content_hash(text)
-
-
-class Gateways:
-    """Starts gateways that share a database, and a policy file each."""
-
-    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
-        self._folder = folder
-        self._stack = stack
-        self._count = 0
-        self.database_url = f"sqlite:///{folder / 'shared.db'}"
-
-    def start(self, text: str | None = None, *, file: Path | None = None, redis: str = "") -> Running:
-        self._count += 1
-        home = self._folder / f"gateway-{self._count}"
-        home.mkdir()
-        if file is None:
-            file = home / "policy.yaml"
-            file.write_text(text or "", encoding="utf-8")
-        variables = {
-            "BREAKEVEN_DATA_DIR": str(home),
-            "BREAKEVEN_POLICY": str(file),
-            "BREAKEVEN_DATABASE_URL": self.database_url,
-            "BREAKEVEN_REDIS_URL": redis,
-            "BREAKEVEN_POLL_S": "0.05",
-        }
-        return Running(file, variables, self._stack)
-
-
-class Running:
-    """One gateway, which can be stopped and started again."""
-
-    def __init__(self, file: Path, variables: dict[str, str], stack: contextlib.ExitStack) -> None:
-        self.file = file
-        self._variables = variables
-        self._own = contextlib.ExitStack()
-        stack.enter_context(self._own)
-        self.url = ""
-        self.restart()
-
-    def restart(self) -> None:
-        from gateway.app import create_app
-        from gateway.settings import Settings
-
-        self._own.close()
-        self.url = self._own.enter_context(serving(create_app(Settings.from_env(self._variables))))
-        wait_until(lambda: get(f"{self.url}/readyz")[0] == 200)
-
-    def write(self, text: str) -> None:
-        self.file.write_text(text, encoding="utf-8")
-
-    @property
-    def state(self) -> dict[str, Any]:
-        found: dict[str, Any] = get(f"{self.url}/readyz")[1]["policy"]
-        return found
-
-    def follows(self, text: str) -> None:
-        """Wait until this policy is in force here."""
-        wait_until(lambda: self.state["hash"] == hash_of(text), IN_TIME_S)
-
-    def ask(self) -> dict[str, str]:
-        """Send a request; return the answer's headers."""
-        status, headers, body = request("POST", f"{self.url}/v1/chat/completions", CHAT)
-        assert status == 200, body
-        return headers
-
-    def call(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str], Any]:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        status, got, raw = request(method, f"{self.url}/v1/policy{path}", body, named)
-        return status, got, json.loads(raw)
-
-    def apply(self, text: str, expected: str = "*") -> tuple[int, Any]:
-        status, _, body = self.call("PUT", "", {"text": text, "reason": "a test"}, if_match=expected)
-        return status, body
 
 
 @pytest.fixture(autouse=True)
@@ -121,12 +29,6 @@ def _hurried(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.fixture
 def _unhurried() -> None:
     """Keep the real pace."""
-
-
-@pytest.fixture
-def gateways(tmp_path: Path) -> Iterator[Gateways]:
-    with contextlib.ExitStack() as stack:
-        yield Gateways(tmp_path, stack)
 
 
 def test_a_changed_file_comes_into_force_and_a_broken_one_does_not(gateways: Gateways, upstream: Scripted) -> None:
