@@ -1,8 +1,9 @@
 """Measured step costs by batch, context band, method and draft length. Filled by the core, read by the server.
 
-Medians, never means: one preempted step must not move a cell. A verify pass costs the same whoever drafted, so its
-samples are shared by all methods; a cell is reported once plain steps, verify passes and drafts of its kind have been
-timed.
+Medians, never means: one preempted step must not move a cell. Verify passes and drafts are kept as multiples of the
+plain steps just before them and reported in terms of the present plain step: where the machine slows down, a draft
+length that nobody uses meanwhile keeps its ratio. A verify pass costs the same whoever drafted, so its samples are
+shared by all methods; a cell is reported once plain steps, verify passes and drafts of its kind have been timed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -29,6 +31,8 @@ CONTEXT_EDGES = (0, 512, 2048, 8192, 32768)
 """Lower edges of the context bands."""
 WINDOW = 48
 """Latest samples kept of each kind of step."""
+NEAR = 3
+"""Latest plain steps that a round is set against."""
 ALTERNATE_S = 2.0
 """Age up to which a step of the other kind makes a step comparable."""
 FRESH_S = 2.0
@@ -36,6 +40,9 @@ FRESH_S = 2.0
 
 MAX_AGE_S = 7 * 86_400.0
 """A kept table older than this is measured anew."""
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +55,18 @@ class StepTiming:
     verify_s: float
 
 
+@dataclass(slots=True, frozen=True)
+class Sample:
+    """One timed part of a round, seconds, and a plain step of that moment (None: not known)."""
+
+    seconds: float
+    plain_s: float | None
+
+    def seconds_at(self, plain_s: float) -> float:
+        """Return what it would take where a plain step takes `plain_s`."""
+        return self.seconds * (plain_s / self.plain_s) if self.plain_s else self.seconds
+
+
 def context_edge(tokens: int) -> int:
     """Return the lower edge of the context band of `tokens`."""
     return max(edge for edge in CONTEXT_EDGES if edge <= tokens)
@@ -57,9 +76,13 @@ class CostModel:
     """Samples by kind of step. `observe` belongs to the step thread, the rest to anyone."""
 
     def __init__(self) -> None:
-        self._verify: dict[tuple[int, int, int], deque[float]] = {}
-        """By batch, context edge and k; k = 0 are plain steps."""
-        self._draft: dict[tuple[int, int, int, str], deque[float]] = {}
+        self._plain: dict[tuple[int, int], deque[float]] = {}
+        """Seconds, by batch and context edge."""
+        self._recent: dict[tuple[int, int], deque[float]] = {}
+        """The same of the latest plain steps, those that do not count included."""
+        self._verify: dict[tuple[int, int, int], deque[Sample]] = {}
+        """By batch, context edge and k."""
+        self._draft: dict[tuple[int, int, int, str], deque[Sample]] = {}
         self._latest: dict[tuple[int, int, bool], float] = {}
         self._lock = threading.Lock()
         self._table = CostTable([])
@@ -75,21 +98,27 @@ class CostModel:
         """
         edge = context_edge(context)
         with self._lock:
+            if not k:
+                self._recent.setdefault((batch, edge), deque(maxlen=NEAR)).append(timing.verify_s)
             if self.profiled and not self._alternates(batch, edge, plain=k == 0):
                 return
-            _keep(self._verify, (batch, edge, k), timing.verify_s)
+            self._keep_verify(batch, edge, k, timing.verify_s)
             if k:
-                _keep(self._draft, (batch, edge, k, method), timing.draft_s)
+                _keep(self._draft, (batch, edge, k, method), Sample(timing.draft_s, self._near(batch, edge)))
 
     def observe_verify(self, *, batch: int, context: int, k: int, seconds: float) -> None:
         """Take the time of one verify pass alone (k = 0: a plain step)."""
+        edge = context_edge(context)
         with self._lock:
-            _keep(self._verify, (batch, context_edge(context), k), seconds)
+            if not k:
+                self._recent.setdefault((batch, edge), deque(maxlen=NEAR)).append(seconds)
+            self._keep_verify(batch, edge, k, seconds)
 
     def observe_draft(self, *, batch: int, context: int, k: int, method: str, seconds: float) -> None:
         """Take the time of one draft phase alone."""
+        edge = context_edge(context)
         with self._lock:
-            _keep(self._draft, (batch, context_edge(context), k, method), seconds)
+            _keep(self._draft, (batch, edge, k, method), Sample(seconds, self._near(batch, edge)))
 
     def table(self) -> CostTable:
         """Return the cells of which every part has been measured; at most `FRESH_S` old."""
@@ -141,6 +170,17 @@ class CostModel:
         self.profiled = bool(kept.cells)
         return self.profiled
 
+    def _keep_verify(self, batch: int, edge: int, k: int, seconds: float) -> None:
+        if k:
+            _keep(self._verify, (batch, edge, k), Sample(seconds, self._near(batch, edge)))
+        else:
+            _keep(self._plain, (batch, edge), seconds)
+
+    def _near(self, batch: int, edge: int) -> float | None:
+        """Return the median of the latest plain steps, None before there was one."""
+        plain = self._recent.get((batch, edge))
+        return statistics.median(plain) if plain else None
+
     def _alternates(self, batch: int, edge: int, *, plain: bool) -> bool:
         """Whether the other kind of step (round or plain) was seen just before at this batch and context."""
         now = time.monotonic()
@@ -150,16 +190,17 @@ class CostModel:
     def _cells(self) -> Iterable[CostCell]:
         for (batch, context, k, method), drafts in sorted(self._draft.items()):
             verify = self._verify.get((batch, context, k))
-            plain = self._verify.get((batch, context, 0))
+            plain = self._plain.get((batch, context))
             if verify and plain:
+                plain_s = statistics.median(plain)
                 yield CostCell(
                     batch=batch,
                     context=context,
                     k=k,
                     method=method,
-                    draft_s=statistics.median(drafts),
-                    verify_s=statistics.median(verify),
-                    plain_s=statistics.median(plain),
+                    draft_s=statistics.median(sample.seconds_at(plain_s) for sample in drafts),
+                    verify_s=statistics.median(sample.seconds_at(plain_s) for sample in verify),
+                    plain_s=plain_s,
                     n=min(len(verify), len(plain)),
                 )
 
@@ -170,8 +211,8 @@ def cache_path(folder: Path, *facts: object) -> Path:
     return folder / "costs" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
-def _keep(samples: dict, key: tuple, seconds: float) -> None:  # type: ignore[type-arg]
-    samples.setdefault(key, deque(maxlen=WINDOW)).append(seconds)
+def _keep(samples: dict[K, deque[V]], key: K, sample: V) -> None:
+    samples.setdefault(key, deque(maxlen=WINDOW)).append(sample)
 
 
 def _distance(cell: CostCell, load: int, edge: int) -> tuple[float, int]:

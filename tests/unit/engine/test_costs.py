@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,6 +30,31 @@ def test_one_slow_step_moves_nothing() -> None:
     cell = costs.table().cells[0]
     assert (cell.batch, cell.context, cell.k, cell.method) == (1, 0, 4, "ngram")
     assert (cell.draft_s, cell.verify_s, cell.plain_s) == (0.001, 0.012, 0.010)
+
+
+def test_a_draft_length_that_is_not_used_keeps_its_ratio_where_the_machine_slows_down() -> None:
+    costs = filled()
+    costs.observe(batch=1, context=100, k=8, method="ngram", timing=StepTiming(0.002, 0.015))
+    for _ in range(60):
+        costs.observe(batch=1, context=100, k=0, method="plain", timing=StepTiming(0.0, 0.040))
+        costs.observe(batch=1, context=100, k=4, method="ngram", timing=StepTiming(0.004, 0.060))
+    cells = {cell.k: cell for cell in costs.table().cells if cell.batch == 1}
+    assert (cells[4].plain_s, cells[4].draft_s, cells[4].verify_s) == (0.040, 0.004, 0.060)
+    assert (cells[8].plain_s, cells[8].draft_s, cells[8].verify_s) == pytest.approx((0.040, 0.008, 0.060))
+    assert dict(costs.break_even("ngram", 1, 100)) == pytest.approx({4: 1.6, 8: 1.7})
+
+
+def test_a_round_is_set_against_the_plain_steps_just_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("engine.costs.time", SimpleNamespace(monotonic=lambda: clock[0], time=time.time))
+    costs = filled()
+    costs.profiled = True
+    for _ in range(50):  # one round at the end of each stretch: the plain steps before it serve the comparison alone
+        clock[0] += 10
+        for _ in range(5):
+            costs.observe(batch=1, context=100, k=0, method="plain", timing=StepTiming(0.0, 0.100))
+        costs.observe(batch=1, context=100, k=4, method="ngram", timing=StepTiming(0.0, 0.150))
+    assert costs.break_even("ngram", 1, 100) == [(4, pytest.approx(1.5))]
 
 
 def test_verify_samples_serve_every_method() -> None:
