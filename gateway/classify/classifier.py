@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.classify.artefact import DEFAULT, Artefact, load_artefact
-from gateway.classify.features import CUES, Features, Featurizer
+from gateway.classify.features import CUES, DENSE, Features, Featurizer
 from gateway.classify.prompt import Prompt, read_prompt
 from gateway.classify.signals import Structure, structure_of
 from gateway.classify.taxonomy import Taxonomy
@@ -32,6 +32,7 @@ class Classifier:
         self._featurizer = Featurizer(artefact.chars, artefact.cue_table, artefact.header.bits)
         self._hashed = np.ascontiguousarray(artefact.hashed, dtype=np.float32)  # `take` copies what lies otherwise
         self._dense = np.ascontiguousarray(artefact.dense)
+        self._with_bias = np.vstack((artefact.dense, artefact.bias), dtype=np.float32)
         self._bias = artefact.bias
         self._temperature = artefact.header.temperature
 
@@ -104,8 +105,7 @@ class Classifier:
         """Return the likeliest task and its calibrated probability: what `probabilities` says, for one request."""
         rows, scales, places, values, cues = self._featurizer.inputs(prompt, shape)
         logits = scales @ self._hashed.take(rows, axis=0)
-        logits += np.array(values, dtype=np.float32) @ self._dense.take(places, axis=0)
-        logits += self._bias
+        logits += np.array([*values, 1.0], dtype=np.float32) @ self._with_bias.take([*places, DENSE], axis=0)
         scores: list[float] = logits.tolist()
         highest = max(scores)
         total = sum([math.exp((score - highest) / self._temperature) for score in scores])

@@ -23,7 +23,10 @@ _BASE = 0x9E3779B97F4A7C15  # odd, hence invertible modulo 2^64
 _MIX = np.uint64(0xD6E8FEB86659FD93)
 _SHIFT = np.uint64(32)
 _BIGRAM = np.uint64(0xA24BAED4963EE407)
-_COUNT = np.arange(16, dtype=np.uint64)
+ORDER = 4
+"""Characters in an n-gram of characters."""
+_ORDER = np.uint64(ORDER)
+_PLACES = np.arange(4096)
 _CODEC = "utf-32-le" if sys.byteorder == "little" else "utf-32-be"
 _IDEOGRAPHIC = ((0x3040, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x0E00, 0x0E7F))
 
@@ -42,8 +45,8 @@ class Tokens(NamedTuple):
     unigrams: Hashes
     bigrams: Hashes
     start: npt.NDArray[np.intp]
-    prefix: Hashes
-    """Prefix sums for n-grams of characters."""
+    grams: Hashes
+    """N-grams of `ORDER` characters."""
 
 
 def _fold(code: int) -> tuple[int, int]:
@@ -83,8 +86,8 @@ class Tokenizer:
         self._kind = tables.kind
         self._power, self._inverse = powers(limit + 1)
 
-    def hash(self, text: str) -> Tokens:
-        """Return the hashes of `text`'s tokens."""
+    def hash(self, text: str, grams: int = 0) -> Tokens:
+        """Return the hashes of `text`'s tokens, and of the n-grams of characters that begin at its first `grams`."""
         text = text[: self.limit]
         if text.isascii():
             codes: npt.NDArray[Any] = np.frombuffer(text.encode(), dtype=np.uint8)
@@ -108,24 +111,24 @@ class Tokenizer:
         kept = kind.take(bounds[:-1]).nonzero()[0]  # SPACE is 0
         start = bounds.take(kept)
         kept += 1
-        unigrams = prefix.take(bounds.take(kept))
-        unigrams -= prefix.take(start)
-        unigrams *= self._inverse.take(start)
-        unigrams = mix(unigrams)
+        stop = bounds.take(kept)
+        tokens = len(start)
+        last = min(grams, size + 1 - ORDER)
+        if last > 0:  # n-grams of characters go through the same steps: each step costs more than what it works on
+            every = _PLACES[:last]
+            ends = np.concatenate((stop, every + ORDER))
+            starts = np.concatenate((start, every))
+        else:
+            ends, starts = stop, start
+        hashes = prefix.take(ends)
+        hashes -= prefix.take(starts)
+        hashes *= self._inverse.take(starts)
+        hashes[tokens:] += _ORDER
+        hashes = mix(hashes)
+        unigrams = hashes[:tokens]
         bigrams = unigrams[:-1] * _BIGRAM
         bigrams += unigrams[1:]
-        return Tokens(unigrams, mix(bigrams), start, prefix)
-
-    def char_grams(self, tokens: Tokens, begin: int, stop: int, order: int) -> Hashes:
-        """Return the hashes of the `order`-grams of characters that lie in `begin:stop`."""
-        last = stop - order
-        if last < begin:
-            return np.empty(0, dtype=np.uint64)
-        prefix = tokens.prefix
-        grams = prefix[begin + order : stop + 1] - prefix[begin : last + 1]
-        grams *= self._inverse[begin : last + 1]
-        grams += _COUNT[order]
-        return mix(grams)
+        return Tokens(unigrams, mix(bigrams), start, hashes[tokens:])
 
 
 def mix(values: Hashes) -> Hashes:

@@ -113,7 +113,7 @@ def test_only_a_capped_part_is_hashed(monkeypatch):
     seen = []
     tokenizer = CLASSIFIER._featurizer._tokenizer
     original = tokenizer.hash
-    monkeypatch.setattr(tokenizer, "hash", lambda text: seen.append(len(text)) or original(text))
+    monkeypatch.setattr(tokenizer, "hash", lambda text, grams: seen.append(len(text)) or original(text, grams))
     for size in (10, 5_000, 1_000_000):
         CLASSIFIER.classify(
             {"messages": [{"role": "system", "content": "s" * size}, {"role": "user", "content": "u" * size}]}

@@ -61,11 +61,18 @@ def test_empty_and_blank_texts_have_no_tokens(tokenizer):
 
 def test_char_grams_match_across_positions(tokenizer):
     text = "abcd xabcd"
-    tokens = tokenizer.hash(text)
-    grams = tokenizer.char_grams(tokens, 0, len(text), 4).tolist()
+    grams = tokenizer.hash(text, len(text)).grams.tolist()
     assert len(grams) == len(text) - 3
     assert grams[0] == grams[6]
-    assert tokenizer.char_grams(tokens, 0, 3, 4).size == 0
+    assert tokenizer.hash(text, 2).grams.tolist() == grams[:2]
+    assert tokenizer.hash("abc", 3).grams.size == 0
+
+
+def test_ascii_and_other_text_are_hashed_alike(tokenizer):
+    plain = tokenizer.hash("Say it: twice!")
+    mixed = tokenizer.hash("Say it: twice! é")
+    assert mixed.unigrams[:-1].tolist() == plain.unigrams.tolist()
+    assert mixed.bigrams[:-1].tolist() == plain.bigrams.tolist()
 
 
 def test_distinct_words_do_not_collide(tokenizer):
