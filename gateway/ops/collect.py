@@ -92,8 +92,10 @@ class OpsReader:
         return found
 
     def _health(self) -> list[Health]:
-        """Return the stores and backends as the running gateway sees them."""
-        parts = [_store_health(name, said) for name, said in self._stores().items()]
+        """Return policy, stores and backends as the running gateway sees them."""
+        policy = self._policy()
+        parts = [_policy_health(policy)] if policy else []
+        parts += [_store_health(name, said) for name, said in self._stores().items()]
         for state in self._states():
             at_work = f"{state.running} running, {state.waiting} waiting; {', '.join(arm.label for arm in state.arms)}"
             parts.append(Health(f"backend {state.name}", state.healthy, at_work if state.healthy else state.detail))
@@ -170,6 +172,16 @@ def _name(url: str) -> str:
     return f"PostgreSQL at {url.rpartition('@')[2]}"
 
 
+def _policy_health(said: Mapping[str, Any]) -> Health:
+    """Tell where the policy in force is from, and what is wrong with a newer one that cannot be used."""
+    refused = said.get("rejected")
+    if refused:
+        more = f" (and {len(refused['findings']) - 1} more)" if len(refused["findings"]) > 1 else ""
+        why = f"{refused['source']} refused: {refused['findings'][0]}{more}; {said.get('hash')} stays in force"
+        return Health("policy", False, why)
+    return Health("policy", True, f"{said.get('name', '')} {said.get('hash', '')}, from {said.get('origin', 'file')}")
+
+
 def _store_health(name: str, said: Any) -> Health:  # noqa: ANN401 (each store says what it likes)
     """Read a store's state, a mapping with `ok` and details, or a word."""
     if not isinstance(said, Mapping):
@@ -178,6 +190,10 @@ def _store_health(name: str, said: Any) -> Health:  # noqa: ANN401 (each store s
         lost = said.get("dropped", 0)
         kept = f"{said['submitted']} records, {said.get('queued', 0)} in the queue"
         return Health(name, not lost, kept + (f", {lost} LOST" if lost else ""))
+    if "kept" in said:  # prompts that rules keep
+        lost = f", {said['dropped']} LOST" if said.get("dropped") else ""
+        detail = f"{said['kept']} kept, {said.get('queued', 0)} in the queue{lost}"
+        return Health(name, bool(said.get("ok")) and not lost, str(said.get("detail") or detail))
     age = f"answered {said['age_s']:.0f} s ago" if isinstance(said.get("age_s"), int | float) else ""
     return Health(name, bool(said.get("ok", False)), str(said.get("detail") or age))
 

@@ -14,6 +14,7 @@ from gateway.db import Database, Switch, new_key
 from gateway.db.types import utc
 from gateway.ops.collect import OpsReader
 from gateway.ops.live import LiveReports
+from gateway.ops.render import to_live
 from gateway.routing import Bucket, build_snapshot, empty_snapshot, observe, summarize
 from gateway.types import Arm, BackendState
 from tests.fixtures.records import SPEC, make_record
@@ -137,6 +138,27 @@ async def test_health_of_stores_and_backends(database):
     assert health["backend engine"] == (True, "0 running, 0 waiting; plain, ngram-k4")
     assert health["backend pool"] == (False, "connection refused")
     assert (report.model, report.policy) == ("m", "9f31")
+
+
+async def test_a_policy_that_cannot_be_used_is_on_the_page(database):
+    said = {"hash": "9f31", "name": "p.yaml", "origin": "api", "rejected": None}
+    stores = {"texts": {"ok": True, "detail": "", "kept": 3, "queued": 1, "dropped": 0}}
+    reader = OpsReader(database, policy=lambda: said, stores=lambda: stores)
+    health = {part.name: (part.ok, part.detail) for part in (await reader.report(60)).health}
+    assert health["policy"] == (True, "p.yaml 9f31, from api")
+    assert health["texts"] == (True, "3 kept, 1 in the queue")
+    said["rejected"] = {
+        "source": "p.yaml",
+        "findings": ["p.yaml:2:1: error: no", "p.yaml:3:1: error: nor this"],
+        "at": 1.0,
+    }
+    stores["texts"]["dropped"] = 2
+    report = await reader.report(60)
+    health = {part.name: (part.ok, part.detail) for part in report.health}
+    why = "p.yaml refused: p.yaml:2:1: error: no (and 1 more); 9f31 stays in force"
+    assert health["policy"] == (False, why)
+    assert health["texts"] == (False, "3 kept, 1 in the queue, 2 LOST")
+    assert "p.yaml refused: p.yaml:2:1: error: no" in to_live(report)
 
 
 async def test_a_database_that_is_away_leaves_the_live_statistics(tmp_path):
