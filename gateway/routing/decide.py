@@ -77,8 +77,8 @@ def _numbers(chosen: Option, options: list[Option]) -> dict[str, Any]:
         shown = min(rivals, key=lambda o: o.estimate.r) if rivals else chosen
     numbers = reasons.numbers_of(shown.estimate)
     numbers["of"] = str(shown.arm)
-    same = [o.arm.k for o in options if o.arm.backend == chosen.arm.backend and o.arm.method == chosen.arm.method]
-    numbers["offered"] = sorted(k for k in same if k)
+    lengths = {arm.k for arm in chosen.state.arms if arm.method == chosen.arm.method and arm.k}
+    numbers["offered"] = sorted(lengths)  # all of them: what a request reveals does not hang on what its rule allows
     return numbers
 
 

@@ -157,6 +157,8 @@ def _method_block(pile: Pile, arms: list[Estimate], setting: Setting) -> tuple[V
                 continue
             means, covariance = _relative_times(paired, arms[: j + 1], layout, setting)
         for i in range(j):
+            if layout.tokens_at(paired, arms[i].key[1]) < 0.99 * paired[index["t"]]:
+                continue  # recorded while the shorter one was not on offer
             variance = float(covariance[i, i] + covariance[j, j] - 2 * covariance[i, j])
             gap[i, j], gap[j, i] = means[i] - means[j], means[j] - means[i]
             spread[i, j] = spread[j, i] = _standard_error(variance, n, tuning.paired_sd, tuning.paired_requests)

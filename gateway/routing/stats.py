@@ -59,6 +59,18 @@ class Layout:
         vector[[index[name] for name in known]] = [counters[name] for name in known]
         return vector
 
+    def tokens_at(self, total: Vector, k: int) -> float:
+        """Return the tokens of the requests that tell of `k`."""
+        index = self.index
+        return float(total[index[f"r{k}"]] + total[index[f"u{k}"]] + total[index[f"a{k}"]])
+
+    def leave_out(self, total: Vector, k: int) -> None:
+        """Take the requests that do not tell of `k` out of a sum."""
+        tokens = float(total[self.index["t"]])
+        if k in self.lengths and tokens > 0:
+            share = min(1.0, self.tokens_at(total, k) / tokens)
+            total[[self.index["t"], self.index["vn"], self.index["t*t"]]] *= share
+
 
 @lru_cache(maxsize=256)
 def layout_of(lengths: tuple[int, ...]) -> Layout:
@@ -99,6 +111,8 @@ class Pile:
         """Return the sum over all requests that say what `k` would have done.
 
         Those are all that ran at `k` or longer, but of those under in-flight control only the ones that ran at `k`.
+        Requests that were recorded while `k` was not on offer are left out: their tokens by the rounds and undrafted
+        steps at `k`, which make up all tokens of the others; their number in proportion.
         """
         total = self._revealed.get(k)
         if total is None:
@@ -108,6 +122,7 @@ class Pile:
                     total += vector
             if k in self.by_length:
                 total[self.layout.moments] += self.by_length[k][self.layout.flown]
+            self.layout.leave_out(total, k)
             self._revealed[k] = total
         return total
 
@@ -119,6 +134,7 @@ class Pile:
             return total
         total = total.copy()
         total[self.layout.moments] -= own[self.layout.flown]
+        self.layout.leave_out(total, k)
         return total
 
     @property

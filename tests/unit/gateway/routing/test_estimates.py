@@ -5,9 +5,9 @@ import random
 import pytest
 
 from engine.messages import Adaptive, Speculation
-from gateway.routing import build_snapshot
+from gateway.routing import build_snapshot, decide
 from gateway.types import Arm, Decision
-from tests.unit.gateway.routing.build import ARMS, NOW, buckets_of, costs, record, steps
+from tests.unit.gateway.routing.build import ARMS, NOW, backend, buckets_of, costs, record, request, rule, steps, task
 
 KEY = ("engine", "code", "0", "512", 1)
 
@@ -53,3 +53,27 @@ def test_lengths_are_compared_on_requests_of_fixed_length_only():
     two, eight = place(("ngram", 2)), place(("ngram", 8))
     assert both.gap[two][eight] == pytest.approx(alone.gap[two][eight])
     assert both.spread[two][eight] == pytest.approx(alone.spread[two][eight])
+
+
+def test_requests_recorded_while_a_length_was_not_on_offer_say_nothing_of_it():
+    def only(k, n):
+        rng = random.Random(5)
+        arm = Arm("engine", "ngram", k)
+        decision = Decision(arm, "", "ok", "default", "p", numbers={"offered": [k]}, load=1)
+        return [record(arm, *steps(rng, 0.3, k, 60), decision=decision) for _ in range(n)]
+
+    alone, both = evidence(fixed(4, 20)), evidence([*fixed(4, 20), *only(8, 200)])
+    for k in (2, 4):
+        before, after = alone.find(("ngram", k)), both.find(("ngram", k))
+        assert (after.requests, after.a, after.gain) == pytest.approx((before.requests, before.a, before.gain))
+    unknown = evidence(only(8, 50)).find(("ngram", 2))
+    assert (unknown.requests, unknown.a) == (0, None)
+
+
+def test_a_rule_with_one_draft_length_still_records_what_the_shorter_ones_would_have_done():
+    snapshot = build_snapshot((), {"engine": costs()}, now=NOW, arms={"engine": ARMS})
+    decision = decide(
+        request(arm_wish=Arm("engine", "ngram", 8)), task(), rule(), snapshot, {"engine": backend()},
+        prompt_tokens=50, draw=0.5, policy="p",
+    )  # fmt: skip
+    assert decision.numbers["offered"] == [2, 4, 8]
