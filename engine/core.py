@@ -6,6 +6,7 @@ plain rows, rounds of any length and prompt chunks together.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ from engine.scheduler import Plan, Scheduler
 from engine.sequence import GenerateRequest, StepOutput
 from engine.spec_decode.proposals import Proposals
 from engine.spec_decode.synthetic import AcceptanceProfile, SyntheticSampler
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -169,7 +172,11 @@ class EngineCore:
             if sequence.prefilled and sequence.request.speculation.k:
                 k = sequence.controller.next_k(load, len(sequence.tokens))
             wants.append((sequence, self._runs[sequence.request_id].sampler, max(0, min(k, sequence.remaining - 1))))
-        drafts = self._proposals.propose(wants)
+        try:
+            drafts = self._proposals.propose(wants)
+        except Exception:  # a drafter's fault costs speed only: nothing is drafted in this step
+            log.exception("drafting failed")
+            drafts = [Draft([]) for _ in wants]
         rows = [(self._runs[want[0].request_id], draft) for want, draft in zip(wants, drafts, strict=True)]
         last = [sequence for sequence, take in plan.prefills if take == sequence.num_uncomputed]
         return rows + [(self._runs[sequence.request_id], Draft([])) for sequence in last]
@@ -203,33 +210,47 @@ class EngineCore:
         outputs = []
         batch = len(drafts)
         for (run, draft), verdict in zip(drafts, verdicts, strict=True):
-            sequence = run.sequence
-            delivery = run.stream.push(verdict.tokens, verdict.logprobs)
-            emitted = verdict.tokens[: delivery.consumed]
-            accepted = min(verdict.accepted, len(emitted) - 1)
-            sequence.tokens.extend(emitted)
-            run.sampler.count(emitted)
-            sequence.row.truncate(len(sequence.tokens) - 1)
-            if sequence.prefilled:
-                run.metrics.record(drafted=len(draft.tokens), accepted=accepted, emitted=len(emitted), batch=batch)
-                run.metrics.charge(drafted=len(draft.tokens), draft_s=timing.draft_s, verify_s=timing.verify_s)
-                sequence.controller.observe(len(draft.tokens), accepted)
-            if draft.predicted:
-                run.accepted_prediction += accepted
-                run.rejected_prediction += len(draft.tokens) - accepted
-            sequence.prefilled = True
+            error = verdict.error
+            delivery = Delivery(finish_reason="error")
+            if error is None:
+                try:
+                    delivery = self._advance(run, draft, verdict, timing, batch)
+                except Exception as failure:  # one request's fault must not end the others
+                    log.exception("request %s failed", run.sequence.request_id)
+                    error = f"the request failed: {failure}"
             if delivery.finish_reason is not None:
-                self._scheduler.finish(sequence)
-                outputs.append(self._end(run, delivery))
+                self._scheduler.finish(run.sequence)
+                outputs.append(self._end(run, delivery, error))
             elif delivery.token_ids or delivery.text:
                 outputs.append(_output(run, delivery))
         return outputs
 
-    def _end(self, run: Run, delivery: Delivery) -> StepOutput:
+    @staticmethod
+    def _advance(run: Run, draft: Draft, verdict: Verdict, timing: StepTiming, batch: int) -> Delivery:
+        """Take one verdict into one request and return what may be sent of it."""
+        sequence = run.sequence
+        delivery = run.stream.push(verdict.tokens, verdict.logprobs)
+        emitted = verdict.tokens[: delivery.consumed]
+        accepted = min(verdict.accepted, len(emitted) - 1)
+        run.sampler.count(emitted)
+        sequence.tokens.extend(emitted)
+        sequence.row.truncate(len(sequence.tokens) - 1)
+        if sequence.prefilled:
+            run.metrics.record(drafted=len(draft.tokens), accepted=accepted, emitted=len(emitted), batch=batch)
+            run.metrics.charge(drafted=len(draft.tokens), draft_s=timing.draft_s, verify_s=timing.verify_s)
+            sequence.controller.observe(len(draft.tokens), accepted)
+        if draft.predicted:
+            run.accepted_prediction += accepted
+            run.rejected_prediction += len(draft.tokens) - accepted
+        sequence.prefilled = True
+        return delivery
+
+    def _end(self, run: Run, delivery: Delivery, error: str | None = None) -> StepOutput:
         """Forget a request and return its last output."""
         self._proposals.release(run.sequence)
         del self._runs[run.sequence.request_id]
         output = _output(run, delivery)
+        output.error = error
         output.metrics = run.metrics.report(run.sequence.controller.switches)
         return output
 

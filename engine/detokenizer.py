@@ -83,7 +83,8 @@ class OutputStream:
 
     def __init__(self, params: SamplingParams, decoder: Decoder, eos_ids: frozenset[int]) -> None:
         self._params = params
-        self._eos = frozenset[int]() if params.ignore_eos else eos_ids
+        endless = params.ignore_eos and params.grammar is None  # a grammar's answer ends where it is complete
+        self._eos = frozenset[int]() if endless else eos_ids
         self._stops = tuple(stop for stop in params.stop if stop)
         self._detokenizer = Detokenizer(decoder)
         self._text = ""

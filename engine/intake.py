@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass, field
 
@@ -41,15 +42,14 @@ class Intake:
         self._methods = methods
         self._kv_tokens = kv_tokens
         self._grammars = GrammarCompiler(model, threads=config.num_threads)
-        self._made = 0
+        self._numbers = itertools.count(1)
 
     def make(self, request: GenerateRequest) -> Run:
         """Return the request's run. Raises RequestRejected where this process can never serve it."""
         self._check(request)
         params = request.sampling
         grammar = self._grammars.start(params.grammar) if params.grammar is not None else None
-        self._made += 1
-        seed = (self._config.seed << 32) + self._made if params.seed is None else params.seed
+        seed = (self._config.seed << 32) + next(self._numbers) if params.seed is None else params.seed
         sequence = Sequence(
             request=request,
             controller=self._controller(request),

@@ -7,6 +7,7 @@ Rejection sampling as in Leviathan et al. 2023 (arXiv 2211.17192, algorithm 1).
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 from collections.abc import Sequence
@@ -20,6 +21,14 @@ from engine.sequence import SamplingParams, TokenLogprob
 _NUCLEUS_SPAN = 8.0
 _BLOCK = 1024
 _BELOW_ONE = math.nextafter(1.0, 0.0)
+_COLD = 1e-3
+"""Below this temperature logits are divided after their largest has been taken off, so that none overflows."""
+_COLDEST = 1e-6
+"""Lower temperatures are taken as this one: the same arg max but for gaps that float32 hardly tells from ties."""
+_LARGEST = 1e30
+"""No penalty raises a logit beyond this: infinities have no softmax."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -39,6 +48,8 @@ class Verdict:
     tokens: list[int]
     accepted: int
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    error: str | None = None
+    """Why no token could be chosen; ends this request and no other."""
 
 
 class Grammar(Protocol):
@@ -112,7 +123,9 @@ def warp(logits: torch.Tensor, state: SamplerState, before: Sequence[int]) -> to
     if state.grammar is not None:
         state.grammar.mask(logits, before)
     if params.temperature > 0:
-        logits /= params.temperature
+        if params.temperature < _COLD:
+            logits -= logits.max()
+        logits /= max(params.temperature, _COLDEST)
         _truncate(logits, params)
     return logits
 
@@ -123,7 +136,8 @@ def _penalise(logits: torch.Tensor, state: SamplerState, before: Sequence[int]) 
         seen = state.prompt.union(state.counts, before)
         ids = torch.tensor(sorted(seen), dtype=torch.long, device=logits.device)
         hit = logits[ids]
-        logits[ids] = torch.where(hit > 0, hit / params.repetition_penalty, hit * params.repetition_penalty)
+        hit = torch.where(hit > 0, hit / params.repetition_penalty, hit * params.repetition_penalty)
+        logits[ids] = hit.clamp_(max=_LARGEST)
     if params.presence_penalty or params.frequency_penalty:
         counts = dict(state.counts)
         for token in before:
@@ -174,7 +188,10 @@ def draw(probs: torch.Tensor, stream: random.Random) -> int:
 def _invert(weights: torch.Tensor, aim: float) -> tuple[int, float]:
     """Return the index in which the share `aim` of the total falls, and the share of that index that it leaves."""
     mass = torch.cumsum(weights.to(torch.float64), dim=-1)
-    place = aim * float(mass[-1])
+    total = float(mass[-1])
+    if not 0 < total < math.inf:
+        raise ArithmeticError("no token has a probability")
+    place = aim * total
     index = int(torch.searchsorted(mass, place, right=True))
     if index >= len(weights):  # the product was rounded up to the total
         index = int(torch.nonzero(weights)[-1])
@@ -202,6 +219,8 @@ def verify(logits: torch.Tensor, draft: Draft, state: SamplerState) -> tuple[lis
         proposed = draft.tokens[position] if position < len(draft.tokens) else None
         if state.params.temperature <= 0:
             token = int(warped.argmax())
+            if warped[token] == -math.inf:
+                raise ArithmeticError("no token is allowed")
             emitted.append(token)
             if token != proposed:
                 return emitted, position
@@ -254,13 +273,16 @@ class Sampler:
         start = 0
         for state, draft in rows:
             end = start + len(draft.tokens) + 1
-            if state.plain:
-                tokens, accepted = _match(best[start:end], draft.tokens)
-            else:
-                tokens, accepted = verify(logits[start:end], draft, state)
-            verdict = Verdict(tokens, accepted)
-            if state.params.logprobs is not None:
-                verdict.logprobs = logprobs_of(logits[start:end], tokens, state.params.logprobs)
+            try:
+                if state.plain:
+                    verdict = Verdict(*_match(best[start:end], draft.tokens))
+                else:
+                    verdict = Verdict(*verify(logits[start:end], draft, state))
+                if state.params.logprobs is not None:
+                    verdict.logprobs = logprobs_of(logits[start:end], verdict.tokens, state.params.logprobs)
+            except Exception as error:  # whatever one request's settings cause must not end the others
+                log.exception("a request's next token could not be chosen")
+                verdict = Verdict([], 0, error=f"the next token could not be chosen: {error}")
             verdicts.append(verdict)
             start = end
         return verdicts

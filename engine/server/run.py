@@ -56,7 +56,7 @@ def make_context(
     core: EngineCore, config: EngineConfig, target: LoadedModel, draft: LoadedModel | None, token: str | None = None
 ) -> ServerContext:
     """Wire a core to what the HTTP handlers need."""
-    window = min(target.max_len, config.max_model_len or target.max_len, config.kv_tokens - config.max_k)
+    window = min(target.max_len, config.max_model_len or target.max_len, core.stats().kv_tokens_total - config.max_k)
     return ServerContext(
         service=EngineService(core),
         tokenizer=ChatTokenizer(target),

@@ -7,6 +7,7 @@ plain decoding. A long backlog is taken in by chunks, like a prompt, and nothing
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 
@@ -15,6 +16,28 @@ from engine.kv_cache import KVPool, KVRow
 from engine.model_runner import ModelRunner
 from engine.sampler import Draft, SamplerState, argmax, draw, warp
 from engine.sequence import Sequence as Seq
+
+
+@dataclass(slots=True)
+class _Read:
+    """What the draft model has read of one request."""
+
+    kv: KVRow
+    base: int = 0
+    """Tokens of the request at the last proposal."""
+    drafts: list[int] = field(default_factory=list)
+    """Tokens proposed there: read as if they came next, whether or not they did."""
+
+    def roll_back(self, tokens: Sequence[int]) -> list[int]:
+        """Forget drafts that did not come to pass, and return the tokens that are still to be read."""
+        valid = self.base
+        for draft in self.drafts:
+            if valid >= len(tokens) or tokens[valid] != draft:
+                break
+            valid += 1
+        self.kv.truncate(min(valid, len(tokens) - 1))
+        self.base, self.drafts = len(tokens), []
+        return list(tokens[self.kv.length :])
 
 
 class DraftModelProposer:
@@ -27,7 +50,7 @@ class DraftModelProposer:
         """The target's width of logits: distributions are padded or cut to it."""
         self._max_len = max_len
         self._chunk = chunk
-        self._rows: dict[str, KVRow] = {}
+        self._rows: dict[str, _Read] = {}
 
     def propose(self, wants: Sequence[tuple[Seq, SamplerState, int]]) -> list[Draft]:
         """Draft for all sequences together, one token of each per forward pass."""
@@ -35,15 +58,17 @@ class DraftModelProposer:
         live = []
         backlog = []
         for at, (sequence, state, k) in enumerate(wants):
-            row = self._row(sequence, k)
-            if row is None:
+            read = self._row(sequence, k)
+            if read is None:
                 continue
-            row.truncate(len(sequence.tokens) - 1)
-            missing = sequence.tokens[row.length :]
+            missing = read.roll_back(sequence.tokens)
+            if max(missing) >= self._runner.vocab_size:
+                continue  # padding of the target's vocabulary, which the draft has no embedding for
             if len(missing) > self._chunk:
-                backlog.append(RowInput(row, missing[: self._chunk], 0))
+                backlog.append(RowInput(read.kv, missing[: self._chunk], 0))
             elif k > 0:
-                live.append((at, state, k, row, missing))
+                read.drafts = drafts[at].tokens
+                live.append((at, state, k, read.kv, missing))
         if backlog:
             self._runner.forward(backlog)
         probs: list[list[torch.Tensor]] = [[] for _ in wants]
@@ -63,36 +88,36 @@ class DraftModelProposer:
 
     def take_for_read(self, sequence: Seq) -> None:
         """Count all tokens but the last as read, their keys and values being zero."""
-        row = self._row(sequence, sequence.request.speculation.k)
-        if row is not None:
-            row.zero()
-            row.length = len(sequence.tokens) - 1
+        read = self._row(sequence, sequence.request.speculation.k)
+        if read is not None:
+            read.kv.zero()
+            read.kv.length = read.base = len(sequence.tokens) - 1
 
     def release(self, request_id: str) -> None:
         """Give the request's KV back."""
-        row = self._rows.pop(request_id, None)
-        if row is not None:
-            self._pool.release(row)
+        read = self._rows.pop(request_id, None)
+        if read is not None:
+            self._pool.release(read.kv)
 
-    def _row(self, sequence: Seq, k: int) -> KVRow | None:
+    def _row(self, sequence: Seq, k: int) -> _Read | None:
         """The request's KV, grown for k more tokens; None where the budget or the draft's window has no room."""
         need = len(sequence.tokens) + k
-        row = self._rows.get(sequence.request_id)
+        read = self._rows.get(sequence.request_id)
         if need > self._max_len:
             return None
-        if row is None:
+        if read is None:
             row = self._pool.allocate(need)
-            if row is not None:
-                self._rows[sequence.request_id] = row
-            return row
-        return row if self._pool.reserve(row, need) else None
+            if row is None:
+                return None
+            read = self._rows[sequence.request_id] = _Read(row)
+            return read
+        return read if self._pool.reserve(read.kv, need) else None
 
     def _choose(
         self, logits: torch.Tensor, rows: Sequence[tuple[SamplerState, list[int], list[torch.Tensor]]]
     ) -> list[int]:
         """Pick each row's next draft token; sampled rows keep the distribution that it was drawn from."""
-        width = min(self._vocab_size, logits.shape[-1])
-        logits = logits[:, :width]
+        logits = self._as_wide(logits)
         best = argmax(logits)
         for at, (state, before, kept) in enumerate(rows):
             if state.plain:
@@ -103,5 +128,12 @@ class DraftModelProposer:
                 continue
             probs = torch.softmax(warped, dim=-1)
             best[at] = draw(probs, state.draft)
-            kept.append(torch.nn.functional.pad(probs, (0, self._vocab_size - width)))
+            kept.append(probs)
         return best
+
+    def _as_wide(self, logits: torch.Tensor) -> torch.Tensor:
+        """Cut or pad logits to the target's vocabulary; what the draft does not know it never proposes."""
+        missing = self._vocab_size - logits.shape[-1]
+        if missing > 0:
+            return torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))
+        return logits[:, : self._vocab_size]

@@ -77,7 +77,7 @@ class SyntheticSampler(Sampler):
         """Logits as for the real sampler; the tokens after an accepted draft are the model's own."""
         verdicts = super().verify(logits, rows)
         for (state, draft), verdict in zip(rows, verdicts, strict=True):
-            if not draft.tokens:
+            if not draft.tokens or verdict.error is not None:
                 continue
             accepted = 0
             while accepted < len(draft.tokens) and self._rng.random() < self._profile.at(state.task, accepted):
