@@ -81,7 +81,8 @@ def _step_time(spec: Spec | None, tokens: int | None) -> float | None:
     if spec is None or spec.plain_s is None or tokens is None or tokens < 2:
         return None
     total = (spec.draft_s or 0.0) + (spec.verify_s or 0.0) + spec.plain_s
-    return total / (tokens - 1) if total > 0 else None
+    emitted = sum(spec.step_emitted) or tokens - 1  # a stop string's own tokens took time and are not delivered
+    return total / emitted if total > 0 else None
 
 
 def _count(usage: Mapping[str, Any], name: str) -> int | None:

@@ -9,20 +9,26 @@ from typing import Any
 import click
 
 from cli.policy.files import default_policy
+from cli.policy.lifecycle import kept_policy
+from cli.storage import storage_options
 
 
 @click.command()
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--strict", is_flag=True, help="Warnings fail as well.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a file.")
-def check(files: tuple[Path, ...], strict: bool, as_json: bool) -> None:
+@storage_options
+def check(
+    files: tuple[Path, ...], strict: bool, as_json: bool, data_dir: Path | None, database_url: str | None
+) -> None:
     """Check policy files; findings are FILE:LINE:COL: error: ... Exit 1 if a file cannot be used.
 
-    Without FILES the file that serve would start with.
+    Without FILES the policy in force in the database named, else the file that serve would start with.
     """
     failed = False
-    for path in files or (default_policy(),):
-        result = _check(path)
+    kept = None if files else kept_policy(data_dir, database_url)
+    for path in files or (Path(kept[1]) if kept else default_policy(),):
+        result = _check(path, kept[2] if kept else None)
         failed |= not result["ok"] or (strict and bool(result["findings"]))
         if as_json:
             click.echo(json.dumps(result))
@@ -35,12 +41,13 @@ def check(files: tuple[Path, ...], strict: bool, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-def _check(path: Path) -> dict[str, Any]:
+def _check(path: Path, text: str | None) -> dict[str, Any]:
+    """Check the file at `path`, or `text` under its name."""
     from gateway.errors import PolicyError
-    from gateway.policy import load_policy
+    from gateway.policy import load_policy, parse_policy
 
     try:
-        policy = load_policy(path)
+        policy = load_policy(path) if text is None else parse_policy(text, str(path))
     except PolicyError as error:
         return {"file": str(path), "ok": False, "findings": error.diagnostics}
     return {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.policy.files import default_policy, read_policy
-from cli.policy.lifecycle import Versions
+from cli.policy.lifecycle import kept_policy
 from cli.policy.remote import Remote, remote_options
 from cli.storage import storage_options
 
@@ -80,13 +80,10 @@ def _in_force(data_dir: Path | None, database_url: str | None) -> Policy | None:
     from gateway.errors import PolicyError
     from gateway.policy import parse_policy
 
-    if data_dir is None and database_url is None:
+    kept = kept_policy(data_dir, database_url)
+    if kept is None:
         return None
-    versions = Versions(None, None, data_dir, database_url)
-    hash = versions.in_force()
-    if hash is None:
-        return None
-    _, name, text = versions.version(hash)
+    _, name, text = kept
     try:
         return parse_policy(text, name)
     except PolicyError as error:

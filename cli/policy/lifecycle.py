@@ -86,6 +86,16 @@ class Versions:
         return on_database(ask, *self._where)
 
 
+def kept_policy(data_dir: Path | None, database_url: str | None) -> tuple[str, str, str] | None:
+    """Return (hash, name, text) of the policy in force in a database; None where none was named or it has none."""
+    outer = click.get_current_context().find_object(tuple) or ()
+    if data_dir is None and database_url is None and not any(outer):
+        return None
+    versions = Versions(None, None, data_dir, database_url)
+    hash = versions.in_force()
+    return None if hash is None else versions.version(hash)
+
+
 def _actor() -> str:
     try:
         return f"cli:{getpass.getuser()}"

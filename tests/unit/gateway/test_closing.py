@@ -71,6 +71,8 @@ def test_an_unstreamed_answer_is_timed_by_the_engine() -> None:
     spec = Spec(rounds=2, drafted=8, accepted=5, histogram=[], draft_s=0.1, verify_s=0.3, plain_s=0.6)
     assert close(relay, spec).tpot_s == pytest.approx(0.1)
     assert close(relay, Spec(rounds=2, drafted=8, accepted=5, histogram=[])).tpot_s is None
+    spec.step_emitted, spec.step_drafted = [3, 4, 9, 4], [2, 3, 8, 3]  # ten tokens more made up a stop string
+    assert close(relay, spec).tpot_s == pytest.approx(0.05)
     assert close(relay).ttft_s is None
 
 

@@ -42,6 +42,20 @@ def test_check_without_files_takes_the_one_that_serve_would(broken: Path, monkey
     assert "broken.yaml:3:6: error" in run("check").output
 
 
+def test_check_without_files_takes_the_policy_in_force_where_a_database_is_named(broken: Path, tmp_path: Path):
+    data = tmp_path / "data"
+    fresh = run("check", "--data-dir", data)
+    assert (fresh.exit_code, "default.yaml: ok" in fresh.output) == (0, True), fresh.output
+    kept = tmp_path / "kept.yaml"
+    kept.write_text("version: 1\nrules: [{name: only, path: plain}]\n", encoding="utf-8")
+    assert run("apply", "--data-dir", data, kept).exit_code == 0
+    for order in (("check", "--data-dir", data), ("--data-dir", data, "check")):
+        assert "kept.yaml: ok, 1 rules" in run(*order).output
+    assert "broken.yaml:3:6: error" in run("check", "--data-dir", data, broken).output
+    explained = run("--data-dir", data, "explain", "--json", "-", stdin=BODY)
+    assert json.loads(explained.output)["rule"] == "only"
+
+
 def test_warnings_fail_with_strict_only(tmp_path: Path):
     file = tmp_path / "p.yaml"
     file.write_text("version: 1\nrules: [{path: plain}, {name: dead}]\n", encoding="utf-8")
