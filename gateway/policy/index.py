@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 Test = Callable[[Facts], bool]
 _LARGEST = 1 << 27
 """Bits that the table of one number may take (16 MiB); a policy beyond that has its intervals tested."""
+_MOST_ROWS = 8192
+"""Rows of a policy, unless it has more rules than that: alternatives beyond are not written out."""
 
 
 class Index:
     """From facts to the rows that may hold, in the order of the rules."""
 
     def __init__(self, rules: Sequence[Rule], compiled: Callable[[Condition], Test | None]) -> None:
-        rows = [(rule, row) for rule in rules for row in _alternatives(rule.when)]
+        rows = _written_out(rules)
         spans = Counter(_fact_of(demand.leaf) for _, row in rows for demand in row if _is_span(demand.leaf))
         self._untabled = {key for key, count in spans.items() if 4 * count * len(rows) > _LARGEST}
         self._facts: dict[str, Fact] = {}
@@ -73,6 +75,19 @@ class Index:
         if fact not in self._facts:
             self._facts[fact] = _new_table(leaf, fact)
         return self._facts[fact]
+
+
+def _written_out(rules: Sequence[Rule]) -> list[tuple[Rule, Row]]:
+    """Return each rule with each of its alternatives; those that would be too many stay whole."""
+    rows: list[tuple[Rule, Row]] = []
+    spare = _MOST_ROWS - len(rules)
+    for rule in rules:
+        found = _alternatives(rule.when)
+        if len(found) - 1 > spare:
+            found = [(Demand(rule.when, False),)]
+        spare -= max(0, len(found) - 1)
+        rows += [(rule, row) for row in found]
+    return rows
 
 
 def _alternatives(condition: Condition) -> list[Row]:

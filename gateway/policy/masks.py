@@ -18,10 +18,17 @@ from gateway.policy.conditions import Between, Condition, Flag, Header, OneOf, S
 from gateway.policy.facts import Facts
 
 _REMEMBERED = 4096
-"""Values of a fact whose mask is kept: applications, models and teams come again and again."""
+"""Values of a fact whose mask is kept, at most: applications, models and teams come again and again."""
+_MEMORY = 8 << 20
+"""Bits that the remembered masks of one fact may take."""
 _LONGEST = 256
 """Characters of a value that is worth remembering."""
 _INFINITE = float("inf")
+
+
+def room_for(everything: int) -> int:
+    """Return how many masks of that length may be remembered."""
+    return max(64, min(_REMEMBERED, _MEMORY // everything.bit_length()))
 
 
 class Fact:
@@ -46,6 +53,8 @@ class Fact:
     def finish(self, everything: int) -> None:
         """Make ready to be asked; `everything` has a bit for each row."""
         self.free = everything & ~self.demanding
+        self.room = room_for(everything)
+        """How many masks may be remembered."""
 
     def allowed(self, satisfied: int) -> int:
         """Return the rows left where these rows' conditions are satisfied."""
@@ -62,28 +71,27 @@ class Words(Fact):
     def __init__(self, get: Callable[[Facts], str | None]) -> None:
         super().__init__()
         self._get = get
-        self._literals: dict[str, int] = {}
-        self._starts: dict[int, dict[str, int]] = {}
-        self._ends: dict[int, dict[str, int]] = {}
-        self._others: dict[str, int] = {}
+        self._literals: dict[str, list[int]] = {}
+        self._starts: dict[int, dict[str, list[int]]] = {}
+        self._ends: dict[int, dict[str, list[int]]] = {}
+        self._others: dict[str, list[int]] = {}
         self._present = 0
         self._absent = 0
-        self._tests: list[tuple[str, Callable[[str], object], int]] = []
+        self._tests: list[tuple[str, Callable[[str], object], list[int]]] = []
         self._known: dict[str | None, int] = {}
 
     def note(self, row: int, leaf: Condition) -> None:
         """Sort words and patterns by how they are looked up."""
-        bit = 1 << row
         if isinstance(leaf, Header) and not leaf.values:
             if leaf.present:
-                self._present |= bit
+                self._present |= 1 << row
             else:
-                self._absent |= bit
+                self._absent |= 1 << row
         elif isinstance(leaf, OneOf | Header):
             for word in leaf.values:
-                self._note_word(word, bit)
+                self._note_word(word, row)
 
-    def _note_word(self, word: str, bit: int) -> None:
+    def _note_word(self, word: str, row: int) -> None:
         stars = word.count("*")
         if not stars:
             table, key = self._literals, word
@@ -93,7 +101,7 @@ class Words(Fact):
             table, key = self._ends.setdefault(len(word) - 1, {}), word[1:]
         else:
             table, key = self._others, word
-        table[key] = table.get(key, 0) | bit
+        table.setdefault(key, []).append(row)
 
     def finish(self, everything: int) -> None:
         """Compile the patterns that no table can look up."""
@@ -114,24 +122,27 @@ class Words(Fact):
         """Find a value's mask and remember it."""
         mask = self.allowed(self._absent if value is None else self._present | self._satisfied(value))
         if value is None or len(value) <= _LONGEST:
-            if len(self._known) >= _REMEMBERED:
+            if len(self._known) >= self.room:
                 self._known.clear()
             self._known[value] = mask
         return mask
 
     def _satisfied(self, value: str) -> int:
-        rows = self._literals.get(value, 0)
+        rows = list(self._literals.get(value, ()))
         length = len(value)
         for size, table in self._starts.items():
             if size <= length:
-                rows |= table.get(value[:size], 0)
+                rows += table.get(value[:size], ())
         for size, table in self._ends.items():
             if size <= length:
-                rows |= table.get(value[length - size :], 0)
+                rows += table.get(value[length - size :], ())
         for part, fits, those in self._tests:
             if part in value and fits(value) is not None:
-                rows |= those
-        return rows
+                rows += those
+        mask = 0
+        for row in rows:
+            mask |= 1 << row
+        return mask
 
 
 class Headers:
@@ -155,7 +166,7 @@ class Headers:
 
     def finish(self, everything: int) -> None:
         """Make ready to be asked."""
-        self._everything = everything
+        self._everything, self._room = everything, room_for(everything)
         for words in self._by_name.values():
             words.finish(everything)
 
@@ -175,7 +186,7 @@ class Headers:
         for name, words in self._by_name.items():
             if name not in here:
                 rows &= words.at(nobody)
-        if len(self._rest) >= _REMEMBERED:
+        if len(self._rest) >= self._room:
             self._rest.clear()
         self._rest[here] = rows
         return rows

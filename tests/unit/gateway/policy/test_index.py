@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import pytest
 
@@ -85,11 +86,12 @@ def first(rules: list[Rule], of: Facts, *, enforced: bool) -> str:
     return next(r.name for r in rules if (r.mode == "enforce" or not enforced) and holds_for(r.when, of))
 
 
-@pytest.mark.parametrize("untabled", [False, True])
+@pytest.mark.parametrize("small", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_tables_find_what_testing_every_rule_finds(seed: int, untabled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if untabled:
+def test_tables_find_what_testing_every_rule_finds(seed: int, small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if small:
         monkeypatch.setattr(index_module, "_LARGEST", 0)
+        monkeypatch.setattr(index_module, "_MOST_ROWS", 8)
     draw = random.Random(seed)
     rules = rules_of(draw, draw.choice([3, 30]))
     matcher = Matcher(rules)
@@ -128,6 +130,19 @@ def test_alternatives_are_bounded() -> None:
     matcher = Matcher([Rule("r", many), Rule("last")])
     assert matcher(Facts(stream=True)).name == "r"
     assert matcher(Facts()).name == "last"
+
+
+def test_the_largest_policies_take_bounded_memory() -> None:
+    rules = [
+        Rule(f"r{n}", AnyOf(tuple(OneOf("app", (f"a{n}-{m}",)) for m in range(16)))) for n in range(1500)
+    ]  # fmt: skip
+    tracemalloc.start()
+    matcher = Matcher([*rules, Rule("last")])
+    used = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert used < 30e6
+    assert len(matcher._index.entries) <= 8192
+    assert [matcher(Facts(app=app)).name for app in ("a0-15", "a1499-3", "b")] == ["r0", "r1499", "last"]
 
 
 def test_values_that_never_come_again_take_bounded_memory() -> None:
