@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -17,6 +19,9 @@ log = logging.getLogger(__name__)
 _RECENT = 64
 _AT_ONCE = 16
 _LONGEST_PAUSE_S = 5.0
+_SAVE_EVERY_S = 1.0
+Batch = tuple[int, list[RequestRecord]]
+"""A batch with its number."""
 
 
 class SinkState(msgspec.Struct):
@@ -70,10 +75,13 @@ class Journals:
         """Close a journal; one that every store has is deleted."""
         journal.close(remove=self.is_done(journal))
 
-    def batches(self, journal: Journal, after: int) -> list[tuple[int, list[RequestRecord]]]:
-        """Return the batches that follow number `after`; from disk, so call it in a thread."""
-        known = self.recent.get(after + 1) if journal is self.own else None
-        return journal.read(after, _AT_ONCE) if known is None else [(after + 1, known)]
+    async def batches(self, journal: Journal, after: int) -> list[Batch]:
+        """Return the batches that follow number `after`: those that memory has, else from disk."""
+        found: list[Batch] = []
+        if journal is self.own:
+            while len(found) < _AT_ONCE and (known := self.recent.get(after + 1 + len(found))) is not None:
+                found.append((after + 1 + len(found), known))
+        return found or await asyncio.to_thread(journal.read, after, _AT_ONCE)
 
 
 class Delivery:
@@ -84,11 +92,20 @@ class Delivery:
         self.written = asyncio.Event()
         """Set when there is something new."""
         self.stopping = False
-        """Set to end `run` as soon as everything is delivered or the store does not answer."""
+        """Whether `run` ends as soon as everything is delivered or the store does not answer."""
         self.error = ""
         self.pending = 0
         self.lost = 0
         self._journals = journals
+        self._stop = asyncio.Event()
+        self._unsaved: float | None = None
+        """Since when our own journal lacks, on disk, what this store has (monotonic clock)."""
+
+    def stop(self) -> None:
+        """Let `run` end soon."""
+        self.stopping = True
+        self._stop.set()
+        self.written.set()
 
     def state(self) -> SinkState:
         """Return the counters."""
@@ -103,6 +120,7 @@ class Delivery:
         while True:
             try:
                 busy = await self._deliver_some()
+                await self._save_if_due()
             except StoreUnavailable as error:
                 self._away(str(error))
                 pause = min(_LONGEST_PAUSE_S, max(0.25, pause * 2))
@@ -117,9 +135,20 @@ class Delivery:
                 return
             if pause:
                 await asyncio.sleep(pause)
-            elif not busy:
-                await self.written.wait()
+            elif busy:
+                await self._breathe()
+            else:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.written.wait(), None if self._unsaved is None else _SAVE_EVERY_S)
                 self.written.clear()
+
+    async def _breathe(self) -> None:
+        """Keep the store's pace, but not while the journal is far ahead or the end is near."""
+        own = self._journals.own
+        behind = own is None or own.last - own.confirmed(self.sink.name) >= _AT_ONCE
+        if self.sink.pace_s and not behind and not self._journals.left:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), self.sink.pace_s)
 
     async def direct(self, writer: str, batch: list[RequestRecord]) -> None:
         """Deliver a batch that no disk would take: once, now or never."""
@@ -143,15 +172,39 @@ class Delivery:
         name, done = self.sink.name, journal.confirmed(self.sink.name)
         if done >= journal.last:
             return False
-        batches = await asyncio.to_thread(self._journals.batches, journal, done)
-        for number, records in batches:
-            await self.sink.deliver(journal.writer, number, records)
-            self._count(journal, done, number, len(records))
-            done = number
-            await asyncio.to_thread(journal.confirm, name, number, self._journals.stores)
+        batches = await self._journals.batches(journal, done)
         if not batches:  # the rest of the journal is damaged
-            await asyncio.to_thread(journal.confirm, name, journal.last, self._journals.stores)
+            journal.note(name, journal.last)
+        while batches:
+            together = self._together(batches)
+            number = together[-1][0]
+            await self.sink.deliver(journal.writer, number, [record for _, records in together for record in records])
+            for number, records in together:
+                self._count(journal, done, number, len(records))
+                done = number
+            journal.note(name, done)
+            batches = batches[len(together) :]
+        if journal is not self._journals.own:
+            await asyncio.to_thread(journal.save, name, self._journals.stores)
+        elif self._unsaved is None:
+            self._unsaved = time.monotonic()
         return True
+
+    def _together(self, batches: list[Batch]) -> list[Batch]:
+        """Return the first batches, as many as the store takes at once; one at least."""
+        size = 0
+        for place, (_, records) in enumerate(batches):
+            size += len(records)
+            if place and size > self.sink.most:
+                return batches[:place]
+        return batches
+
+    async def _save_if_due(self) -> None:
+        """Write down what the store has, once a second: until then, a store that is told again counts it once."""
+        own = self._journals.own
+        if own is not None and self._unsaved is not None and time.monotonic() - self._unsaved >= _SAVE_EVERY_S:
+            self._unsaved = None
+            await asyncio.to_thread(own.save, self.sink.name, self._journals.stores)
 
     def _count(self, journal: Journal, before: int, number: int, records: int) -> None:
         """Note a delivered batch, and those that the journal's limit had pushed out before it."""

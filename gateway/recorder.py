@@ -97,8 +97,7 @@ class Recorder:
         if self._tasks:
             await asyncio.wait(self._tasks[:1], timeout=patience_s)
             for delivery in self._deliveries:
-                delivery.stopping = True
-                delivery.written.set()
+                delivery.stop()
             await asyncio.wait(self._tasks, timeout=patience_s)
             for task in self._tasks:
                 task.cancel()

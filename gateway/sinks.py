@@ -23,6 +23,10 @@ class Sink(Protocol):
     """Records taken since the start."""
     refused: int
     """Records that it will never take."""
+    pace_s: float
+    """Pause after a delivery where it keeps up; what was written meanwhile comes in one."""
+    most: int
+    """Records of several batches that it takes as one."""
 
     async def deliver(self, writer: str, number: int, records: list[RequestRecord]) -> None:
         """Take a batch, once per (writer, number) however often it is called; number 0 is not checked.
@@ -37,6 +41,7 @@ class StatsSink:
 
     def __init__(self, store: Statistics) -> None:
         self.name = "redis"
+        self.pace_s, self.most = 0.0, 1  # a batch is known by its number, so each comes alone
         self.delivered = self.refused = 0
         self._store = store
 
@@ -63,6 +68,7 @@ class DatabaseSink:
 
     def __init__(self, database: Database) -> None:
         self.name = "database"
+        self.pace_s, self.most = 1.0, 2_000  # a transaction costs as much as dozens of rows
         self.delivered = self.refused = 0
         self._database = database
 

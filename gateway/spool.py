@@ -48,6 +48,7 @@ class Journal:
         self._segments = {int(path.stem): path.stat().st_size for path in self.folder.glob("*.log")}
         self._cut_torn_end()
         self._confirmed = dict(self._cursors())
+        self._saved = self._confirmed.copy()
         written = (frame.number for first in self._segments for frame in self._frames(first))
         self.last = max((*written, *self._confirmed.values()), default=0)
         self._file: BinaryIO | None = None
@@ -77,13 +78,18 @@ class Journal:
             return number
 
     def confirm(self, store: str, number: int, stores: Sequence[str]) -> None:
-        """Note that `store` has everything up to `number`, and delete what all `stores` have. Raises OSError."""
+        """Note that `store` has everything up to `number`, on disk too (see `save`). Raises OSError."""
+        self.note(store, number)
+        self.save(store, stores)
+
+    def note(self, store: str, number: int) -> None:
+        """Note in memory that `store` has everything up to `number`: should we die before `save`, it is told again."""
+        self._confirmed[store] = number
+
+    def save(self, store: str, stores: Sequence[str]) -> None:
+        """Write down what `store` has, and delete what all `stores` have. Raises OSError."""
         with self._mutex:
-            self._confirmed[store] = number
-            path = self.folder / f"cursor.{store}"
-            temporary = self.folder / f"new.{store}"
-            temporary.write_text(str(number), "ascii")
-            temporary.replace(path)
+            self._write_cursor(store)
             done = min(self.confirmed(name) for name in stores)
             for gone in [gone for gone in self._trimmed if gone <= done]:
                 del self._trimmed[gone]
@@ -147,6 +153,10 @@ class Journal:
                 self._file = None
             if remove:
                 shutil.rmtree(self.folder, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    for store in self._confirmed:
+                        self._write_cursor(store)
             self._lock.close()
 
     @property
@@ -162,6 +172,14 @@ class Journal:
             self._current = number
             self._segments[number] = self._path(number).stat().st_size
         return self._file
+
+    def _write_cursor(self, store: str) -> None:
+        number = self._confirmed[store]
+        if self._saved.get(store) != number:
+            temporary = self.folder / f"new.{store}"
+            temporary.write_text(str(number), "ascii")
+            temporary.replace(self.folder / f"cursor.{store}")
+            self._saved[store] = number
 
     def _abandon_segment(self) -> None:
         """After a failed write, cut off what was half written and let the next batch begin a new segment."""
