@@ -31,14 +31,15 @@ class TokenizerMismatchError(ModelError):
 class RequestRejected(EngineError):
     """This request cannot be served as asked.
 
-    `param` is the field at fault, `code` OpenAI's error code (`context_length_exceeded`, …), both may be None.
+    `param` is the field at fault, None where it is none. `code` is OpenAI's error code (`context_length_exceeded`, …),
+    `invalid_value` where a field is at fault and nothing else is said.
     """
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
-        self.code = code
+        self.code = code or ("invalid_value" if param else None)
         self.status = status
 
 

@@ -5,12 +5,15 @@ Unknown fields are ignored, as OpenAI's clients keep adding some that do not con
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 
 from engine.errors import RequestRejected
 from engine.messages import Speculation
+
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+FormatType = Literal["text", "json_object", "json_schema"]
 
 
 class ContentPart(msgspec.Struct):
@@ -24,7 +27,7 @@ class ContentPart(msgspec.Struct):
 class Message(msgspec.Struct):
     """One turn. An assistant's content may be empty, null or absent."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    role: Role
     content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
@@ -57,7 +60,7 @@ class JsonSchemaFormat(msgspec.Struct):
 class ResponseFormat(msgspec.Struct):
     """How the answer must be formed."""
 
-    type: Literal["text", "json_object", "json_schema"]
+    type: FormatType
     json_schema: JsonSchemaFormat | None = None
 
 
@@ -118,9 +121,16 @@ def decode(raw: bytes, kind: type[Body]) -> Body:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
         message, param = _explain(str(error))
-        raise RequestRejected(message, param=param) from error
+        raise RequestRejected(message, param=param, code=_code(str(error))) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestRejected(f"the body is not valid JSON: {error}", code="invalid_json") from error
+
+
+def _code(text: str) -> str:
+    """Return the error's code, the same as the gateway gives."""
+    if text.startswith("Object missing required field "):
+        return "missing_required_parameter"
+    return "invalid_type" if ", got `" in text else "invalid_value"
 
 
 def _explain(text: str) -> tuple[str, str | None]:
@@ -132,4 +142,7 @@ def _explain(text: str) -> tuple[str, str | None]:
         path = f"{path}.{field}" if path else field
         return f"{path}: this field is required", path
     what = what[:1].lower() + what[1:].replace("`", "")
+    choices = get_args(Role if path.endswith(".role") else FormatType if path == "response_format.type" else None)
+    if choices and what.startswith("invalid enum value "):
+        what = f"expected one of {', '.join(choices)}, got {what.removeprefix('invalid enum value ')}"
     return (f"{path}: {what}", path) if path else (f"the body: {what}", None)

@@ -135,6 +135,25 @@ def test_completions_name_the_field(engine_url: str, fields: dict[str, Any], par
     assert (status, error["param"]) == (400, param)
 
 
+@pytest.mark.parametrize(
+    ("fields", "code", "told"),
+    [
+        ({"messages": [{"role": "robot", "content": "x"}]}, "invalid_value", "assistant, tool, function, got robot"),
+        ({"response_format": {"type": "yaml"}}, "invalid_value", "text, json_object, json_schema, got yaml"),
+        ({"messages": [{"content": "x"}]}, "missing_required_parameter", "required"),
+        ({"seed": "x"}, "invalid_type", "got str"),
+        ({"stop": [""]}, "invalid_value", "not empty"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "invalid_value", "tools"),
+    ],
+)
+def test_errors_carry_a_code_and_say_what_was_expected(
+    engine_url: str, fields: dict[str, Any], code: str, told: str
+) -> None:
+    _, error = refused(engine_url, CHAT, {"model": "tiny-target", "messages": HELLO} | fields)
+    assert error["code"] == code
+    assert told in error["message"].replace("'", "")
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[1, 2]", b"null", b"\xff\xfe", b'{"model": "a", "model"}', b"[" * 5000])
 def test_malformed_json(engine_url: str, body: bytes) -> None:
     status, error = refused(engine_url, CHAT, body)
