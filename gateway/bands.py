@@ -10,7 +10,7 @@ _CONTEXT_EDGES = (512, 2048, 8192, 32768)
 
 
 def load_band(running: float) -> int:
-    """Return the lower edge of the load band of `running` sequences: 1, 2, 4, 8, …"""
+    """Return the lower edge of the load band of `running` sequences: 1, 2, 4, 8 and so on."""
     return 1 << (max(1, int(running)).bit_length() - 1)
 
 

@@ -139,7 +139,10 @@ RULE = Record(
             ),
             "whether prompts and answers are kept; absent: they are not",
         ),
-        "audit": Key(share(), "share of greedy requests sent to both paths to compare outputs"),
+        "audit": Key(
+            share(),
+            "share of greedy requests to be sent to both paths to compare outputs (checked and kept; none runs yet)",
+        ),
         "mode": Key(Choice(("enforce", "observe")), "observe decides and records, but changes nothing"),
         "owner": Key(PRINTABLE, "who answers for this rule"),
     },
