@@ -34,7 +34,12 @@ class ApiError(BreakevenError):
     type = "api_error"
 
     def __init__(
-        self, message: str, *, param: str | None = None, code: str | None = None, headers: Mapping[str, str] | None = None
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
