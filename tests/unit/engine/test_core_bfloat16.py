@@ -25,18 +25,16 @@ QUESTIONS = (
     "Translate to German: The weather is nice today.",
     "Explain why the sky is blue.",
     "List three fruits as JSON.",
-    "Write a poem about the sea.",
-    "What is 12 times 12?",
     "Summarise: Cats sleep a lot. They hunt at night. They like fish.",
-    "Who wrote Hamlet?",
     "Give me a recipe for pancakes.",
     "Repeat this code: for i in range(10): print(i)",
     "What is photosynthesis?",
-    "Name the planets of the solar system.",
     "Write a short e-mail to a colleague.",
 )
-TOKENS = 48
+TOKENS = 32
 ULPS = 4
+ARMS = (("ngram", 8, 1), ("ngram", 4, 4), ("suffix", 4, 1), ("suffix", 8, 4))
+"""Method, draft length, batch size."""
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +79,7 @@ def test_divergence_in_bfloat16_happens_at_near_ties_only(real: LoadedModel) -> 
     alone = run(make_core(real, max_batch=1, kv_tokens=16_384, prefix_reuse=False), plain)
     want = {name: answer.tokens for name, answer in alone.items()}
     rates = {"plain, batch 4": compare(real, plain, want, 4)}
-    for method, k, batch in itertools.product(("ngram", "suffix"), (4, 8), (1, 4)):
+    for method, k, batch in ARMS:
         arm = [request(str(at), text, method=method, k=k, max_tokens=TOKENS) for at, text in enumerate(texts)]
         rates[f"{method}-k{k}, batch {batch}"] = compare(real, arm, want, batch)
     path = Path(__file__).parents[3] / "benchmarks" / "results" / "bfloat16_divergence.json"

@@ -22,7 +22,10 @@ from tests.fixtures.core import make_core, noisy_copy, random_model, request, ru
 
 VOCAB = 6
 PROMPT = [3, 4, 3, 4, 5, 3, 4]
-SAMPLES = 1500
+SAMPLES = 800
+PLANTED_SAMPLES = 500
+"""Fewer than any test takes: every planted bug is found already with these."""
+LONG_SAMPLES = 4000
 ALPHA = 5e-6
 """False-alarm rate of one case; 9 run by default, together below 1e-4."""
 FEATURES: dict[str, dict[str, Any]] = {
@@ -31,7 +34,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "top_k": {"top_k": 3},
     "min_p": {"min_p": 0.15},
     "penalties": {
-        "presence_penalty": 1.0, "frequency_penalty": 1.2, "repetition_penalty": 1.6, "logit_bias": {3: 3.0},
+        "presence_penalty": 2.0, "frequency_penalty": 2.0, "repetition_penalty": 1.3, "logit_bias": {3: 4.0, 4: 3.0},
     },
     "logit_bias": {"logit_bias": {5: 1.5, 3: -1.0}},
     "all": {
@@ -125,7 +128,7 @@ def sample(
 @pytest.mark.parametrize(("feature", "method"), CASES)
 def test_joint_distribution(models: tuple[LoadedModel, LoadedModel], feature: str, method: str) -> None:
     params = FEATURES[feature]
-    assert p_value(sample(models, params, method, 3, SAMPLES), joint(models[0], params)) > ALPHA
+    assert p_value(sample(models, params, method, 2, SAMPLES), joint(models[0], params)) > ALPHA
 
 
 def softmaxed_residual(target: torch.Tensor, draft: torch.Tensor | None, token: int) -> torch.Tensor:
@@ -154,14 +157,14 @@ class Zero(random.Random):
         return 0.0
 
 
-def accept_all(self: Any, params: Any, prompt: Any, seed: int) -> None:
-    STATE(self, params, prompt, seed)
+def accept_all(self: Any, params: Any, prompt: Any, seed: int, *more: Any) -> None:
+    STATE(self, params, prompt, seed, *more)
     self.accept = Zero()
 
 
-def one_stream(self: Any, params: Any, prompt: Any, seed: int) -> None:
+def one_stream(self: Any, params: Any, prompt: Any, seed: int, *more: Any) -> None:
     """Every decision replays the same numbers."""
-    STATE(self, params, prompt, seed)
+    STATE(self, params, prompt, seed, *more)
     self.draft, self.accept, self.residual, self.bonus = (random.Random(seed) for _ in range(4))
 
 
@@ -187,19 +190,24 @@ def test_planted_bugs_are_found(
     place, name, wrong, feature = BUGS[bug]
     monkeypatch.setattr(place, name, wrong)
     params = FEATURES[feature]
-    assert p_value(sample(models, params, "draft_model", 3, SAMPLES), joint(models[0], params)) < ALPHA
+    assert p_value(sample(models, params, "draft_model", 2, PLANTED_SAMPLES), joint(models[0], params)) < ALPHA
+
+
+LONG_CASES = [
+    *((feature, method, k) for feature in FEATURES for method in ("draft_model", "ngram") for k in (1, 2)),
+    *((feature, "suffix", 2) for feature in ("temperature", "penalties", "all")),
+]
+"""Three tokens leave no more than two to draft after the prompt's own; suffix drafts are verified as n-gram's are."""
 
 
 @pytest.mark.verify
-@pytest.mark.parametrize("method", ["draft_model", "ngram", "suffix"])
-@pytest.mark.parametrize("feature", FEATURES)
-@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize(("feature", "method", "k"), LONG_CASES)
 def test_joint_distribution_at_length(
     models: tuple[LoadedModel, LoadedModel], feature: str, method: str, k: int
 ) -> None:
-    """63 cases, together below 1e-4."""
+    """31 cases, together below 1e-4."""
     params = FEATURES[feature]
-    assert p_value(sample(models, params, method, k, 40_000), joint(models[0], params)) > 1.5e-6
+    assert p_value(sample(models, params, method, k, LONG_SAMPLES), joint(models[0], params)) > 3e-6
 
 
 def test_drafting_uses_the_same_warper() -> None:
