@@ -51,6 +51,7 @@ def run(settings: Settings, log_level: str) -> None:
 
     import uvicorn
 
+    from gateway.api.protocol import GatewayProtocol
     from gateway.app import create_app
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -62,6 +63,7 @@ def run(settings: Settings, log_level: str) -> None:
         click.echo(f"gateway on http://{f'[{host}]' if ':' in host else host}:{port}", err=True)
         config = uvicorn.Config(
             app,
+            http=GatewayProtocol,
             log_config=None,
             log_level=log_level,
             access_log=False,
