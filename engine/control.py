@@ -113,8 +113,11 @@ class Controller:
         self._choose()
 
     def _set_costs(self, pairs: Sequence[tuple[int, float]]) -> None:
-        """Take over the costs in plain steps; lengths beyond `k_max` are left out."""
-        worth = {k: 1.0 / x for k, x in pairs if 0 < k <= self._k_max and x > 0} or {self._k_max: 1.0}
+        """Take over the costs in plain steps; lengths beyond `k_max` are left out.
+
+        A round verifies more than a plain step does: a cost below one step is noise and taken as one.
+        """
+        worth = {k: 1.0 / max(1.0, x) for k, x in pairs if 0 < k <= self._k_max and x > 0} or {self._k_max: 1.0}
         self._ladder = [(odds, worth.get(k, 0.0), k) for k, odds in enumerate(self._odds[: max(worth)], start=1)]
         self._choose()
 

@@ -1,7 +1,9 @@
 """What a round costs in plain steps, by load and context, from the tables that engines measure. Pure.
 
 Ratios are taken within one measured cell (plain and verify steps are interleaved there) and interpolated between cells,
-so that slow drift of the machine cancels out.
+so that slow drift of the machine cancels out. Verifying k + 1 tokens cannot be cheaper than a plain step: a β below 0
+is noise and taken as 0. One far below tells of plain steps timed while the machine was busier than during the rounds:
+such a cell counts as not yet measured, unless a draft length has no other.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from engine.messages import CostCell, CostTable
+
+IMPLAUSIBLE_BETA = -0.15
+"""Below this, plain steps and rounds were not timed under the same conditions."""
 
 
 class Costs(Protocol):
@@ -40,9 +45,11 @@ class TableCosts:
                 plain[cell.batch, cell.context].append(cell.plain_s)
                 if cell.k > 0:
                     rounds[cell.method][cell.k][cell.batch, cell.context] = _ratios(cell)
+        rounds_by_method = {m: {k: _plausible(cells) for k, cells in by_k.items()} for m, by_k in rounds.items()}
         self._plain = _Grid({where: (sorted(values)[len(values) // 2],) for where, values in plain.items()})
         self._rounds = {
-            method: [(k, _Grid(points)) for k, points in sorted(by_k.items())] for method, by_k in rounds.items()
+            method: [(k, _Grid(points)) for k, points in sorted(by_k.items())]
+            for method, by_k in rounds_by_method.items()
         }
         self._cache: dict[tuple[str, float, float, float], tuple[float, float] | None] = {}
 
@@ -75,7 +82,7 @@ class TableCosts:
             low, found = lengths[above - 1][0], lengths[above - 1][1].at(load, context)
             bottom = (found[0], found[1]) if found else (top[0], top[1])
         share = min(2.0, (k - low) / (high - low))
-        return max(0.0, bottom[0] + (top[0] - bottom[0]) * share), bottom[1] + (top[1] - bottom[1]) * share
+        return max(0.0, bottom[0] + (top[0] - bottom[0]) * share), max(0.0, bottom[1] + (top[1] - bottom[1]) * share)
 
 
 class _Grid:
@@ -111,6 +118,12 @@ def _between(points: Sequence[tuple[float, tuple[float, ...]]], x: float) -> tup
 
 def _ratios(cell: CostCell) -> tuple[float, float]:
     return cell.draft_s / cell.plain_s, cell.verify_s / cell.plain_s - 1.0
+
+
+def _plausible(cells: Mapping[tuple[int, int], tuple[float, float]]) -> dict[tuple[int, int], tuple[float, float]]:
+    """Return the cells that can be true, with no β below 0."""
+    kept = {where: pair for where, pair in cells.items() if pair[1] >= IMPLAUSIBLE_BETA} or cells
+    return {where: (max(0.0, alpha), max(0.0, beta)) for where, (alpha, beta) in kept.items()}
 
 
 def _pair(found: tuple[float, ...] | None) -> tuple[float, float] | None:
