@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.policy.schema import Rule
-from gateway.routing import reasons
 from gateway.routing.estimates import PLAIN_KEY
 from gateway.routing.options import Ask, Option
+from gateway.routing.shown import Shown, shown_for
 
 Controlled = dict[str, Option]
 """By backend: the option that goes out under in-flight control."""
-FEW_REQUESTS = 5
-"""Requests under in-flight control below which the decision says `no_data`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,43 +24,61 @@ class Choice:
     preferred: Option
     """What the statistics prefer; the option itself where nothing stands in between."""
     propensity: float = 1.0
+    shown: Shown | None = None
+    """The numbers behind it."""
 
 
 def choose(ask: Ask, options: list[Option], *, forced: bool) -> Choice:
     """Return the choice among `options` (at least one)."""
     controlled = candidates(options)
     best = preferred(options, ask.rule, controlled)
+    shown = _shown(best, options, None if forced else controlled.get(best.arm.backend))
     if forced:
-        return Choice(best, "forced", f"forced by the request; {_explain(best, options)}", best)
+        return Choice(best, "forced", f"forced by the request; {_explain(shown)}", best, shown=shown)
     if len(options) == 1:
-        return Choice(best, "policy", f"the only arm that rule {ask.rule.name} allows; {_explain(best, options)}", best)
+        text = f"policy, the only arm that rule {ask.rule.name} allows; {_explain(shown)}"
+        return Choice(best, "policy", text, best, shown=shown)
     if ask.snapshot.stale:
         taken = _fallback(options, ask.rule, best)
         return Choice(taken, "stale", f"stale statistics, fallback {ask.rule.fallback_path}", best)
     return (
         _holdout(ask, best, options)
         or _probe(ask, best, options, controlled)
-        or _estimated(ask, best, options, controlled)
+        or _estimated(ask, best, options, controlled.get(best.arm.backend), shown)
     )
 
 
-def _estimated(ask: Ask, best: Option, options: list[Option], controlled: Controlled) -> Choice:
+def _estimated(ask: Ask, best: Option, options: list[Option], control: Option | None, shown: Shown | None) -> Choice:
     """Return the arm that the estimates (or, without any, the initial rule) prefer."""
     if best.seconds is None or all(option.seconds is None for option in options if option.arm.k):
         taken = _fallback(options, ask.rule, best)
         return Choice(taken, "no_data", f"no_data, costs unknown, fallback {ask.rule.fallback_path}", best)
-    if not _known(best, controlled):
-        seen = round(max((option.estimate.requests for option in options), default=0))
-        return Choice(best, "no_data", f"no_data, {seen} requests seen, {_explain(best, options)}", best)
-    return Choice(best, "ok", _explain(best, options), best)
+    seen = _seen(options, control)
+    if shown is None or seen < ask.rule.break_even.min_requests:
+        few = f"{seen} of {ask.rule.break_even.min_requests} requests seen"
+        return Choice(best, "no_data", f"no_data, {few}, {_explain(shown)}", best, shown=shown)
+    if shown.agrees:
+        return Choice(best, "ok", shown.text, best, shown=shown)
+    state, why = _apart(ask, best, control)
+    return Choice(best, state, f"{why}, {shown.text}", best, shown=shown)
 
 
-def _known(best: Option, controlled: Controlled) -> bool:
-    """Return whether the statistics behind the preferred option suffice to stand by it."""
-    candidate = controlled.get(best.arm.backend)
-    if candidate is None:
-        return best.node.state.settled
-    return best.node.flights[candidate.arm.method].requests >= FEW_REQUESTS
+def _seen(options: list[Option], control: Option | None) -> int:
+    """Return the requests behind the comparison: those of the speculative arms, rounds or none."""
+    if control is not None:
+        return round(control.node.flights[control.arm.method].tried)
+    return round(max((option.estimate.requests for option in options if option.arm.k), default=0.0))
+
+
+def _apart(ask: Ask, best: Option, control: Option | None) -> tuple[str, str]:
+    """Return state and words where the numbers do not speak for the arm that is taken all the same."""
+    if control is not None and best.arm.k > 0:
+        if best.node.flights[best.arm.method].requests <= 0:
+            return "no_data", "no_data, nothing was drafted"
+        return "probe", "probe in flight"
+    if best.arm.k == 0 and best.node.state.incumbent != PLAIN_KEY:
+        return "policy", f"policy, margin {ask.rule.break_even.margin:.1%} not reached"
+    return "no_data", "no_data, too close to call"
 
 
 def preferred(options: list[Option], rule: Rule, controlled: Controlled) -> Option:
@@ -98,15 +114,15 @@ def candidates(options: list[Option]) -> Controlled:
 def in_flight(best: Option | None, mine: list[Option]) -> Option | None:
     """Return what one backend's requests take where it controls them in flight; None where it does not.
 
-    The longest draft on offer goes out as the limit and the engine chooses below it; a task whose prior says plain, and
-    whose probes in flight did not pay, goes plain.
+    The longest draft on offer goes out as the limit and the engine chooses below it; a task whose prior says plain goes
+    plain once its probes in flight did not pay, and at once where not even its best requests would gain.
     """
     if best is None:
         return None
     flight = best.node.flights[best.arm.method]
-    gain = max(x for k, x in flight.gains.items() if any(o.key == (best.arm.method, k) for o in mine))
     plain = next((option for option in mine if option.arm.k == 0), None)
-    return plain if plain is not None and flight.closed and gain <= 1.0 else best
+    pays = flight.pays(option.arm.k for option in mine if option.arm.method == best.arm.method)
+    return best if plain is None or pays else plain
 
 
 def _candidate(mine: list[Option]) -> Option | None:
@@ -181,7 +197,8 @@ def _probe(ask: Ask, best: Option, options: list[Option], controlled: Controlled
     if not hidden or not 0.0 <= position < share:
         return None
     at = min(len(hidden) - 1, int(position / share * len(hidden)))
-    text = f"probe ({share:.1%} of requests); else {best.arm.label}, {_explain(best, options)}"
+    shown = _shown(best, options, controlled.get(best.arm.backend))
+    text = f"probe ({share:.1%} of requests); else {best.arm.label}, {_explain(shown)}"
     return Choice(hidden[at], "probe", text, best, share / len(hidden))
 
 
@@ -213,12 +230,16 @@ def _pool_probes(best: Option, options: list[Option]) -> tuple[float, list[Optio
     return most.node.probe_share, [most]
 
 
-def _explain(best: Option, options: list[Option]) -> str:
-    if best.arm.k > 0:
-        return reasons.comparison(best.estimate)
-    rivals = [o.estimate for o in options if o.arm.k > 0] or best.node.evidence.arms[1:]
-    known = [estimate for estimate in rivals if estimate.requests > 0]
-    if not known:
-        return "nothing known of a speculative arm"
-    rival = min(known, key=lambda estimate: estimate.r)
-    return f"{rival.key[0]}-k{rival.key[1]} {reasons.comparison(rival)}"
+def _shown(best: Option, options: list[Option], control: Option | None) -> Shown | None:
+    """Return the numbers behind the preferred option: what is known in flight where requests are controlled there."""
+    flight = None
+    if control is not None:
+        flight = control.node.flights[control.arm.method]
+        offered = {o.arm.k for o in options if o.arm.backend == control.arm.backend and o.arm.method == flight.method}
+        flight = replace(flight, gains={k: gain for k, gain in flight.gains.items() if k in offered})
+    rivals = [o.estimate for o in options if o.arm.k > 0] or None
+    return shown_for(best.key, best.node.evidence, flight, rivals)
+
+
+def _explain(shown: Shown | None) -> str:
+    return shown.text if shown else "nothing known of a speculative arm"

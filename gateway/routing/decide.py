@@ -12,10 +12,11 @@ from typing import Any
 from engine.messages import Adaptive, Speculation
 from gateway.policy.schema import Rule
 from gateway.routing import reasons
-from gateway.routing.choose import choose
+from gateway.routing.alarm import alarming
+from gateway.routing.choose import Choice, choose
 from gateway.routing.options import Ask, Option, forced_by, guarded, load_of, options_of, servable
 from gateway.routing.snapshot import Snapshot
-from gateway.types import PLAIN, BackendState, Classification, Decision, GenerateRequest
+from gateway.types import PLAIN, Arm, BackendState, Classification, Decision, GenerateRequest
 
 EAGER_PROBE = 16
 """Plain steps between probes in flight where the request itself is a probe."""
@@ -48,6 +49,8 @@ def decide(
         options = guarded(ask, options, slow)
     choice = choose(ask, options, forced=forced is not None)
     chosen, state, text = choice.option, choice.state, choice.text
+    if forced is None and request.path_wish not in ("auto", chosen.arm.path) and request.identity.may_force:
+        text = f"x-breakeven-path: {request.path_wish} cannot be met now; {text}"
     if slow and state in ("ok", "no_data", "policy"):
         state, text = "p99", f"p99 guard, {slow[0]}; {text}"
     vetoes += slow
@@ -59,9 +62,9 @@ def decide(
         state=state,
         rule=rule.name,
         policy=policy,
-        numbers=_numbers(chosen, options),
+        numbers=_numbers(choice, options, rule),
         vetoes=vetoes,
-        speculation=_speculation(chosen, options, state),
+        speculation=_speculation(choice, options),
         load=load_of(chosen.state),
         plain_s=chosen.node.evidence.plain_s,
         propensity=choice.propensity,
@@ -69,27 +72,40 @@ def decide(
     )
 
 
-def _numbers(chosen: Option, options: list[Option]) -> dict[str, Any]:
-    """Return the numbers of the arm taken (of the best speculative one where plain is taken) and what was on offer."""
-    shown = chosen
-    if chosen.arm.k == 0:
+def _numbers(choice: Choice, options: list[Option], rule: Rule) -> dict[str, Any]:
+    """Return the numbers behind the choice (of the best speculative arm where plain is taken), and what was on offer.
+
+    `zero_accept_alarm`: whether they raise the rule's alarm; it never changes the arm.
+    """
+    chosen = choice.option
+    estimate, backend = chosen.estimate, chosen.arm.backend
+    if choice.shown is not None and choice.preferred is chosen:
+        estimate = choice.shown.estimate
+    elif chosen.arm.k == 0:
         rivals = [o for o in options if o.arm.k > 0]
-        shown = min(rivals, key=lambda o: o.estimate.r) if rivals else chosen
-    numbers = reasons.numbers_of(shown.estimate)
-    numbers["of"] = str(shown.arm)
+        if rivals:
+            best = min(rivals, key=lambda o: o.estimate.r)
+            estimate, backend = best.estimate, best.arm.backend
+    numbers = reasons.numbers_of(estimate)
+    method, k = estimate.key
+    backend = next((o.arm.backend for o in options if o.key == estimate.key), backend)
+    numbers["of"] = str(Arm(backend, method, k) if k else chosen.arm)
+    chosen.node.alarm_at = rule.zero_accept_alarm
+    numbers["zero_accept_alarm"] = alarming(estimate, rule.zero_accept_alarm)
     lengths = {arm.k for arm in chosen.state.arms if arm.method == chosen.arm.method and arm.k}
     numbers["offered"] = sorted(lengths)  # all of them: what a request reveals does not hang on what its rule allows
     return numbers
 
 
-def _speculation(chosen: Option, options: list[Option], state: str) -> Speculation | None:
+def _speculation(choice: Choice, options: list[Option]) -> Speculation | None:
     """Return what a backend that switches per request is told; fixed paths get no in-flight control."""
+    chosen = choice.option
     arm = chosen.arm
     if not chosen.state.per_request_switch:
         return None
     if arm.k == 0:
         return Speculation(PLAIN, 0)
-    if not chosen.state.adaptive or state in ("forced", "holdout"):
+    if not chosen.state.adaptive or choice.state in ("forced", "holdout"):
         return Speculation(arm.method, arm.k)
     flight = chosen.node.flights.get(arm.method)
     allowed = {o.arm.k for o in options if o.arm.method == arm.method and o.arm.backend == arm.backend}
@@ -97,5 +113,6 @@ def _speculation(chosen: Option, options: list[Option], state: str) -> Speculati
     if flight is None or not pairs:
         return Speculation(arm.method, arm.k)
     prior = flight.prior[: arm.k]
-    probe = EAGER_PROBE if state == "probe" else flight.probe
+    eager = choice.state == "probe" and choice.preferred is not chosen
+    probe = EAGER_PROBE if eager else flight.probe
     return Speculation(arm.method, arm.k, Adaptive(pairs, prior, flight.strength, probe))

@@ -7,7 +7,7 @@ by drafting again after a request had stopped): once its upper bound is at or be
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 
@@ -22,6 +22,7 @@ from gateway.routing.tuning import Tuning
 class Flight:
     """In-flight control of one method for one kind of request at one load."""
 
+    method: str = ""
     prior: list[float] = field(default_factory=list)
     """Acceptance by draft position, given that all before held."""
     strength: float = 32.0
@@ -29,8 +30,16 @@ class Flight:
     requests: float = 0.0
     costs: dict[int, float] = field(default_factory=dict)
     """x_k, a round's cost in plain steps, by draft length; empty where no costs are known."""
+    ratios: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """(α, β) behind `costs`."""
     gains: dict[int, float] = field(default_factory=dict)
     """Expected gain a_k / x_k at the prior, by draft length."""
+    best_gains: dict[int, float] = field(default_factory=dict)
+    """The same for a request that is as good as one in twenty is, with what is unsure of the prior counted in."""
+    tried: float = 0.0
+    """Requests that took an arm of this method, rounds or none (discounted)."""
+    trials: float = 0.0
+    """First rounds of requests behind the prior, 16 per request at most."""
     account: float | None = None
     """Mean of plain steps gained per request with probe episodes; None before there was one."""
     account_upper: float = math.inf
@@ -38,6 +47,20 @@ class Flight:
     """Plain steps between probes."""
     closed: bool = False
     """Whether probing was found not to pay: a task whose prior says plain then goes plain, but for a small share."""
+    sure: bool = False
+    """Whether there is enough to call a clear loss by."""
+
+    def pays(self, lengths: Iterable[int]) -> bool:
+        """Return whether requests should go out under control with these draft lengths.
+
+        They should where the task's mean gains, and while some of its requests may: until probing was found not to
+        pay, or not even the best requests would gain.
+        """
+        known = [k for k in lengths if k in self.gains]
+        if max((self.gains[k] for k in known), default=0.0) > 1.0:
+            return True
+        lost = self.sure and max((self.best_gains[k] for k in known), default=0.0) <= 1.0
+        return not (self.closed or lost)
 
 
 def flight_at(pile: Pile | None, parent: Pile | None, lengths: Sequence[int], method: str, setting: Setting) -> Flight:
@@ -49,7 +72,8 @@ def flight_at(pile: Pile | None, parent: Pile | None, lengths: Sequence[int], me
         if pile is not None:
             pile.memo["flight"] = base
     flight = copy(base)
-    flight.costs, flight.gains = {}, {}
+    flight.method = method
+    flight.costs, flight.ratios, flight.gains, flight.best_gains = {}, {}, {}, {}
     _expect(flight, lengths, method, setting)
     return flight
 
@@ -68,8 +92,10 @@ def flight_of(pile: Pile | None, parent: Pile | None, longest: int, tuning: Tuni
         flight.prior = _prior(total, wider, layout, depth, tuning)
     if pile is not None and total is not None:
         flight.requests = float(total[pile.layout.index["sn"]])
+        flight.tried, flight.trials = pile.requests, float(total[pile.layout.index["bt"]])
         flight.strength = _strength(total, pile.layout, tuning)
         _account(flight, total, pile.layout, tuning)
+    flight.sure = round(flight.tried) >= tuning.loss_requests and flight.trials >= tuning.loss_trials
     if flight.requests >= tuning.flight_requests and flight.account_upper <= 0:
         flight.probe = tuning.flight_rest
         flight.closed = True
@@ -120,12 +146,30 @@ def _account(flight: Flight, total: Vector, layout: Layout, tuning: Tuning) -> N
 
 
 def _expect(flight: Flight, lengths: Sequence[int], method: str, setting: Setting) -> None:
-    """Fill in costs and expected gains at the prior."""
-    alive = emitted = 1.0
+    """Fill in costs and expected gains, at the prior and for the best requests."""
+    odds = _best_odds(flight, setting.tuning.loss_z)
+    alive = emitted = best_alive = best_emitted = 1.0
     for position, p in enumerate(flight.prior, start=1):
         alive *= p
         emitted += alive
+        best_alive *= odds * p / (1 - p + odds * p)
+        best_emitted += best_alive
         ratios = setting.ratios(method, position) if position in lengths else None
         if ratios is not None:
-            flight.costs[position] = 1 + sum(ratios)
-            flight.gains[position] = emitted / flight.costs[position]
+            cost = 1 + sum(ratios)
+            flight.costs[position], flight.ratios[position] = cost, ratios
+            flight.gains[position] = emitted / cost
+            flight.best_gains[position] = best_emitted / cost
+
+
+def _best_odds(flight: Flight, z: float) -> float:
+    """Return the odds multiplier of a request `z` standard deviations above the prior.
+
+    Requests scatter as a beta-binomial of the prior's strength; the prior itself is unsure by its requests and trials.
+    """
+    if not flight.prior:
+        return 1.0
+    p = flight.prior[0]
+    between = (1 + 1 / max(1.0, flight.requests)) / (flight.strength + 1)
+    high = min(0.995, p + z * math.sqrt(p * (1 - p) * (between + 1 / max(1.0, flight.trials))))
+    return high / (1 - high) * (1 - p) / p

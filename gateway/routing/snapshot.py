@@ -17,6 +17,7 @@ import msgspec
 from engine.messages import CostTable
 from gateway.bands import CONTEXT_BANDS
 from gateway.histogram import LatencyCell
+from gateway.policy.schema import Rule
 from gateway.routing import measured
 from gateway.routing.book import ALL, Book, Kind
 from gateway.routing.costs import Costs, TableCosts
@@ -36,6 +37,7 @@ CARRY_S = 10.0
 """Seconds for which a node without new requests is carried on as it is."""
 MOST_NODES = 80
 """Nodes that one refresh makes anew at most, the oldest first: its time is bounded, the rest has its turn next."""
+DEFAULT_ALARM = Rule("").zero_accept_alarm
 NodeKey = tuple[str, str, str, str, int]
 """(backend, task, temperature band, context band, load band)."""
 
@@ -64,6 +66,8 @@ class Node:
     signature: object = None
     """What it was made from; unchanged, it is carried on for a while."""
     made_at: float = 0.0
+    alarm_at: float | None = DEFAULT_ALARM
+    """Zero-accept rate at which the rule that last asked raises its alarm; None: it has none."""
 
 
 @dataclass(slots=True)
@@ -176,7 +180,8 @@ def make_node(
         )
         for method in {m: None for m, _ in offered}
     }
-    return Node(evidence, state, share, arms, flights, requests)
+    alarm_at = before.alarm_at if before else DEFAULT_ALARM
+    return Node(evidence, state, share, arms, flights, requests, alarm_at=alarm_at)
 
 
 def _fill(snapshot: Snapshot, previous: Snapshot | None) -> None:

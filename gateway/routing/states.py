@@ -2,7 +2,8 @@
 
 A node begins in `no_data` and takes the arm that may be best. It settles once the best arm stands apart, on plain only
 against more evidence than on a speculative arm: that error hides its own evidence. A settled incumbent is replaced when
-the one-sided bound of the (paired) difference clears the margin, and stays for a while after each change.
+the one-sided bound of the (paired) difference clears the margin, and stays for a while after each change. Neither rule
+holds an arm that is slower than plain beyond doubt: it is left at once.
 """
 
 from __future__ import annotations
@@ -85,6 +86,9 @@ def _unsettled(state: NodeState, evidence: Evidence, tuning: Tuning) -> NodeStat
     arms = evidence.arms
     if arms[0].se > 0 and arms[0].requests < tuning.plain_first:
         return replace(state, incumbent=PLAIN_KEY)
+    lost = clear_losses(evidence, tuning)
+    if lost and len(lost) == len(arms) - 1:
+        return replace(state, incumbent=PLAIN_KEY, settled=True, switches=0, changed_at=state.seen)
     lead = min(range(len(arms)), key=lambda i: arms[i].r)
     informed = max(arm.requests for arm in arms)
     z, needed = tuning.optimism, tuning.settle_requests
@@ -93,19 +97,30 @@ def _unsettled(state: NodeState, evidence: Evidence, tuning: Tuning) -> NodeStat
     apart = all(evidence.gap[i][lead] > z * evidence.spread[i][lead] for i in range(len(arms)) if i != lead)
     if len(arms) == 1 or (informed >= needed and apart) or informed >= tuning.settle_always:
         return replace(state, incumbent=arms[lead].key, settled=True, switches=0, changed_at=state.seen)
-    return replace(state, incumbent=arms[_hopeful(evidence, tuning)].key)
+    return replace(state, incumbent=arms[_hopeful(evidence, lost, tuning)].key)
 
 
-def _hopeful(evidence: Evidence, tuning: Tuning) -> int:
+def clear_losses(evidence: Evidence, tuning: Tuning) -> set[int]:
+    """Return the rows of the arms that are slower than plain beyond doubt: these need neither dwell nor settling."""
+    return {
+        i
+        for i, arm in enumerate(evidence.arms)
+        if i > 0 and arm.timed and round(arm.requests) >= tuning.loss_requests
+        if evidence.gap[i][0] - tuning.loss_bound_z * evidence.spread[i][0] > tuning.loss_margin
+    }
+
+
+def _hopeful(evidence: Evidence, lost: set[int], tuning: Tuning) -> int:
     """Return the arm that may be best; a longer draft of that method while it costs little more, for all it reveals."""
     arms = evidence.arms
-    best = min(range(len(arms)), key=lambda i: arms[i].r - tuning.optimism * arms[i].se)
+    open_ = [i for i in range(len(arms)) if i not in lost]
+    best = min(open_, key=lambda i: arms[i].r - tuning.optimism * arms[i].se)
     if best == 0:
         return 0
     longer = [
         i
         for i, arm in enumerate(arms)
-        if arm.key[0] == arms[best].key[0] and arm.requests < tuning.settle_requests
+        if i not in lost and arm.key[0] == arms[best].key[0] and arm.requests < tuning.settle_requests
         if arm.r <= arms[best].r + tuning.longer_costs
     ]
     return max([best, *longer], key=lambda i: arms[i].key[1])
@@ -115,6 +130,11 @@ def _settled(state: NodeState, evidence: Evidence, tuning: Tuning) -> NodeState:
     at = _row(evidence, state.incumbent)
     if at is None:
         return replace(state, settled=False)
+    lost = clear_losses(evidence, tuning)
+    if at in lost:
+        left = [i for i, arm in enumerate(evidence.arms) if i not in lost and (i == 0 or arm.requests > 0)]
+        best = evidence.arms[min(left, key=lambda i: evidence.arms[i].r)].key
+        return replace(state, incumbent=best, switches=state.switches + 1, changed_at=state.seen)
     if state.seen - state.changed_at < tuning.dwell or state.seen < tuning.look_growth * state.looked_at:
         return state
     state = replace(state, looked_at=state.seen)

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from gateway.routing import reasons
+from gateway.routing.alarm import alarming
 from gateway.routing.estimates import PLAIN_KEY, ArmKey, Estimate
+from gateway.routing.flight import Flight
+from gateway.routing.shown import Shown, shown_for
 from gateway.routing.snapshot import Node, NodeKey, Snapshot
 from gateway.types import PLAIN, Arm
 
@@ -33,6 +36,8 @@ class ArmSummary(msgspec.Struct):
     gain_low: float | None
     gain_high: float | None
     undrafted: float
+    zero_accept_alarm: bool = False
+    """Whether its zero-accept rate is above the threshold of the rule that last asked."""
 
 
 class TaskSummary(msgspec.Struct):
@@ -48,12 +53,14 @@ class TaskSummary(msgspec.Struct):
     path: str
     arm: str
     state: str
-    """`ok`, `no_data` or `stale`."""
+    """`ok`, `no_data`, `probe` (it goes out under control in flight, though its task loses) or `stale`."""
     reason: str
     probe_share: float
     switches: int
     loops: int
     arms: list[ArmSummary]
+    zero_accept_alarm: bool = False
+    """Whether the arm in force has a zero-accept rate above the threshold of the rule that last asked."""
 
 
 def summarize(snapshot: Snapshot, tasks: Sequence[str]) -> list[TaskSummary]:
@@ -67,18 +74,20 @@ def summarize(snapshot: Snapshot, tasks: Sequence[str]) -> list[TaskSummary]:
 def _row(snapshot: Snapshot, key: NodeKey, node: Node) -> TaskSummary:
     backend, task, temperature, context, load = key
     method, k = node.state.incumbent
-    settled = node.state.settled
-    arms = [_arm(backend, estimate) for estimate in node.evidence.arms]
-    flight = _leading(node) if backend in snapshot.controlled else None
-    if flight is not None:
-        method, k = flight
-        known = node.flights[method]
-        settled = known.requests >= snapshot.tuning.flight_requests
+    arms = [_arm(backend, estimate, node) for estimate in node.evidence.arms]
+    leading = _leading(node) if backend in snapshot.controlled else None
+    flight: Flight | None = None
+    if leading is not None:
+        method, k = leading
+        flight = node.flights[method]
         arms = [_expected(row, estimate, node) for row, estimate in zip(arms, node.evidence.arms, strict=True)]
-        if known.closed and max(known.gains.values()) <= 1.0:
+        if not flight.pays(flight.gains):
             method, k = PLAIN_KEY
     arm = Arm(backend, method, k)
-    state = "stale" if snapshot.stale else "ok" if settled else "no_data"
+    shown = shown_for((method, k), node.evidence, flight)
+    tried = flight.tried if flight else max((e.requests for e in node.evidence.arms if e.key[1]), default=0.0)
+    state, why = _standing(shown, round(tried), snapshot, flight, arm)
+    text = shown.text if shown else "nothing known of a speculative arm"
     return TaskSummary(
         task=task,
         backend=backend,
@@ -90,12 +99,26 @@ def _row(snapshot: Snapshot, key: NodeKey, node: Node) -> TaskSummary:
         path=arm.path,
         arm=str(arm),
         state=state,
-        reason=_reason(arm, node, state),
+        reason=reasons.line(arm, why + text),
         probe_share=node.probe_share,
         switches=node.state.switches,
         loops=round(_loops(snapshot, key)),
         arms=arms,
+        zero_accept_alarm=any(row.zero_accept_alarm for row in arms if row.arm == str(arm)),
     )
+
+
+def _standing(shown: Shown | None, tried: int, snapshot: Snapshot, flight: Flight | None, arm: Arm) -> tuple[str, str]:
+    """Return state and opening words, as `choose` has them (there the rule's own minimum of requests holds)."""
+    if snapshot.stale:
+        return "stale", "stale, "
+    if shown is None or tried < snapshot.tuning.settle_requests:
+        return "no_data", "no_data, "
+    if shown.agrees:
+        return "ok", ""
+    if flight is not None and arm.k > 0 and flight.requests > 0:
+        return "probe", "probe in flight, "
+    return "no_data", "no_data, too close to call, "
 
 
 def _leading(node: Node) -> ArmKey | None:
@@ -117,19 +140,7 @@ def _expected(row: ArmSummary, estimate: Estimate, node: Node) -> ArmSummary:
     return msgspec.structs.replace(row, a=round(a, 4), z=round(1 - flight.prior[0], 4), gain=round(flight.gains[k], 4))
 
 
-def _reason(arm: Arm, node: Node, state: str) -> str:
-    prefix = "" if state == "ok" else f"{state}, "
-    rivals = [e for e in node.evidence.arms if e.key[1] > 0 and e.requests > 0]
-    if arm.k > 0:
-        shown = node.evidence.find((arm.method, arm.k))
-        return reasons.line(arm, prefix + (reasons.comparison(shown) if shown else "not offered any more"))
-    if not rivals:
-        return reasons.line(arm, prefix + "nothing known of a speculative arm")
-    best = min(rivals, key=lambda estimate: estimate.r)
-    return reasons.line(arm, f"{prefix}{best.key[0]}-k{best.key[1]} {reasons.comparison(best)}")
-
-
-def _arm(backend: str, estimate: Estimate) -> ArmSummary:
+def _arm(backend: str, estimate: Estimate, node: Node) -> ArmSummary:
     method, k = estimate.key
     arm = Arm(backend, method, k) if k else Arm(backend, PLAIN, 0)
     known = estimate.timed
@@ -153,6 +164,7 @@ def _arm(backend: str, estimate: Estimate) -> ArmSummary:
         gain_low=1 / high if known and k else None,
         gain_high=1 / low if known and k else None,
         undrafted=estimate.undrafted,
+        zero_accept_alarm=bool(k) and bool(alarming(estimate, node.alarm_at)),
     )
 
 

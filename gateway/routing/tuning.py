@@ -62,6 +62,16 @@ class Tuning:
     """Standard errors of that "may be"."""
     lend_requests: float = 100.0
     """What other temperatures and contexts of the same task may weigh together, in requests."""
+    loss_requests: int = 5
+    """Requests of a method after which a clear loss counts as such."""
+    loss_trials: float = 12.0
+    """Rounds behind it: a few rounds of each request."""
+    loss_z: float = 1.64
+    """In flight: a method is a clear loss where even a request so many standard deviations above the task loses."""
+    loss_bound_z: float = 3.0
+    """Without in-flight control: standard errors by which an arm must be slower than plain,"""
+    loss_margin: float = 0.05
+    """and by this share besides. Near ties are left to settling and switching."""
     flight_requests: int = 5
     """Requests before a task's in-flight control may be taken off."""
     flight_probe: int = 24
@@ -81,5 +91,5 @@ class Tuning:
     strength_max: float = 400.0
     optimistic_prior: float = 0.6
     """Acceptance per position in flight where nothing is known."""
-    parent_trials: float = 16.0
+    parent_trials: float = 4.0
     """What the other tasks' acceptance by position weighs in a task's own, in trials."""
