@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -67,6 +67,7 @@ class Metrics:
         self._prompt: Counter[Labels] = Counter()
         self._completion: Counter[Labels] = Counter()
         self._plain: Counter[str] = Counter()
+        self._alarms: dict[Labels, bool] = {}
         self._overhead = Buckets("breakeven_overhead_seconds", "Arrival to request sent upstream", _OVERHEAD)
         self._ttft = Buckets("breakeven_ttft_seconds", "Arrival to first token", _COARSE, "path")
         self._tpot = Buckets("breakeven_tpot_seconds", "(last - first) / (n - 1)", _FINE, "path")
@@ -78,6 +79,9 @@ class Metrics:
         path = (arm.path,)
         self._requests[record.task, arm.backend, arm.path, str(record.status)] += 1
         self._decisions[(record.decision.state,)] += 1
+        numbers = record.decision.numbers
+        if (alarm := numbers.get("zero_accept_alarm")) is not None:
+            self._alarms[record.task, str(numbers.get("of", arm))] = bool(alarm)
         if record.prompt_tokens:
             self._prompt[(arm.backend,)] += record.prompt_tokens
         if record.completion_tokens:
@@ -117,6 +121,7 @@ class Metrics:
             yield _counter(name, about, [((), self._plain[key])])
         for buckets in (self._overhead, self._ttft, self._tpot, self._e2e):
             yield buckets.family()
+        yield _alarms(self._alarms)
         yield from self._backends()
         if self._policy is not None:
             yield from _policy(self._policy())
@@ -136,6 +141,14 @@ class Metrics:
     def page(self) -> bytes:
         """Return the page in Prometheus's text format."""
         return generate_latest(self._registry)
+
+
+def _alarms(raised: Mapping[Labels, bool]) -> Metric:
+    about = "1 while an arm's zero-accept rate is above its rule's threshold, as of the latest decision on the task"
+    family = GaugeMetricFamily("breakeven_zero_accept_alarm", about, labels=["task", "arm"])
+    for labels, alarm in raised.items():
+        family.add_metric(labels, float(alarm))
+    return family
 
 
 def _policy(held: Held) -> Iterator[Metric]:

@@ -77,8 +77,8 @@ class BreakEven(msgspec.Struct, frozen=True):
     """An arm replaces another only if it is better by this share."""
     confidence: float = 0.975
     """One-sided confidence of that statement."""
-    min_requests: int = 8
-    """Requests of an arm before its statistics may decide."""
+    min_requests: int = 5
+    """Requests of an arm before its statistics may decide (until then decisions say `no_data`)."""
     half_life: float = 1800.0
     """Age in seconds at which a statistic counts half."""
 
