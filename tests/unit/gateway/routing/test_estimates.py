@@ -6,6 +6,7 @@ import pytest
 
 from engine.messages import Adaptive, Speculation
 from gateway.routing import build_snapshot, decide
+from gateway.routing.rounds import view_at
 from gateway.types import Arm, Decision
 from tests.unit.gateway.routing.build import ARMS, NOW, backend, buckets_of, costs, record, request, rule, steps, task
 
@@ -77,3 +78,15 @@ def test_a_rule_with_one_draft_length_still_records_what_the_shorter_ones_would_
         prompt_tokens=50, draw=0.5, policy="p",
     )  # fmt: skip
     assert decision.numbers["offered"] == [2, 4, 8]
+
+
+def test_rounds_undrafted_and_accepted_make_up_all_tokens_at_every_length():
+    """What tells requests that reveal a length from those that do not."""
+    rng = random.Random(1)
+    for _ in range(500):
+        k = rng.choice([2, 4, 8])
+        drafted = [rng.choice([0, k, rng.randint(0, k)]) for _ in range(rng.randint(1, 30))]
+        emitted = [rng.randint(1, d + 1) for d in drafted]
+        for shorter in range(1, k + 1):
+            view = view_at(emitted, drafted, k, shorter)
+            assert view.rounds + view.undrafted + view.accepted == sum(emitted)
