@@ -61,6 +61,13 @@ class Journals:
         if len(self.recent) > _RECENT:
             del self.recent[min(self.recent)]
 
+    def forget_delivered(self) -> None:
+        """Drop from memory what every store has."""
+        if self.own is not None:
+            done = min(map(self.own.confirmed, self.stores))
+            for number in [number for number in self.recent if number <= done]:
+                del self.recent[number]
+
     def forget_trimmed(self) -> None:
         """Drop from memory what the limit has pushed out of our own journal, so that it is not delivered and lost."""
         if self.own is not None:
@@ -186,8 +193,9 @@ class Delivery:
             batches = batches[len(together) :]
         if journal is not self._journals.own:
             await asyncio.to_thread(journal.save, name, self._journals.stores)
-        elif self._unsaved is None:
-            self._unsaved = time.monotonic()
+        else:
+            self._journals.forget_delivered()
+            self._unsaved = self._unsaved or time.monotonic()
         return True
 
     def _together(self, batches: list[Batch]) -> list[Batch]:
