@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import os
 import statistics
@@ -57,7 +58,9 @@ CREATIVE = (
 )
 EIGHT = [CREATIVE[at % 4] for at in range(8)]
 COPYING_EIGHT = [COPYING[at % 4] for at in range(8)]
-TOKENS = 48
+TOKENS = 40
+SHORT = 20
+"""Tokens of each answer, alone and in batches of 8: with 15 pairs the whole run takes some 8 minutes on 2 cores."""
 _names = iter(range(10**9))
 
 
@@ -76,11 +79,11 @@ class Bench:
         )
         return ids
 
-    def add(self, text: str, arm: Speculation, count: int, core: EngineCore | None = None) -> str:
-        """Queue one greedy request and return its id; its own cache key keeps prompts from being remembered."""
+    def add(self, text: str, arm: Speculation, count: int, *, place: int = 0, core: EngineCore | None = None) -> str:
+        """Queue one greedy request and return its id. Only its prompt's KV is remembered, by text and place."""
         name = f"{next(_names)}"
         params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
-        (core or self.core).add(GenerateRequest(name, self.ids(text), params, arm, cache_key=name))
+        (core or self.core).add(GenerateRequest(name, self.ids(text), params, arm, cache_key=f"{place} {text}"))
         return name
 
     def seconds(
@@ -88,8 +91,8 @@ class Bench:
     ) -> float:
         """Decode all texts together and return the seconds after the last prompt was taken in."""
         core = core or self.core
-        for text in texts:
-            self.add(text, arm, count, core)
+        for place, text in enumerate(texts):
+            self.add(text, arm, count, place=place, core=core)
         begun: set[str] = set()
         while len(begun) < len(texts):
             begun |= {output.request_id for output in core.step()}
@@ -101,11 +104,11 @@ class Bench:
     def half(self, ours: Sequence[str], others: Sequence[str], arm: Speculation, other_arm: Speculation) -> float:
         """Seconds until `ours` are decoded while `others`, which are longer, run beside them all the time."""
         core = self.core
-        waiting = {self.add(text, other_arm, 8 * TOKENS) for text in others}
+        waiting = {self.add(text, other_arm, 16 * SHORT, place=place) for place, text in enumerate(others)}
         rest = set(waiting)
         while rest:
             rest -= {output.request_id for output in core.step()}
-        left = {self.add(text, arm, TOKENS) for text in ours}
+        left = {self.add(text, arm, SHORT, place=8 + place) for place, text in enumerate(ours)}
         begun: set[str] = set()
         while not left <= begun:
             begun |= {output.request_id for output in core.step()}
@@ -174,11 +177,11 @@ def overheads(bench: Bench) -> dict[str, float]:
     runner.forward = timed  # type: ignore[method-assign]
     try:
         shares = []
-        for _ in range(5):
+        for _ in range(3):
             inside[0] = 0.0
             texts = [CREATIVE[at % len(CREATIVE)] for at in range(8)]
             started = time.perf_counter()
-            bench.seconds(texts, PLAIN, count=32)
+            bench.seconds(texts, PLAIN, count=SHORT)
             shares.append(1 - inside[0] / (time.perf_counter() - started))
     finally:
         runner.forward = forward  # type: ignore[method-assign]
@@ -234,26 +237,43 @@ def plain_speed(bench: Bench, figures: Figures) -> None:
     figures["plain_step_over_floor"] = round(figures["plain_vs_generate"]["seconds"] / (TOKENS - 1) / floor, 3)
     figures.ratio(
         "batch_8_throughput_over_batch_1",
-        lambda: bench.seconds(EIGHT, PLAIN) / 8,
-        lambda: bench.seconds([story], PLAIN),
+        lambda: bench.seconds(EIGHT, PLAIN, count=SHORT) / 8,
+        lambda: bench.seconds([story], PLAIN, count=SHORT),
     )
 
 
+def taking_turns(measured: Callable[[str], float]) -> Callable[[], float]:
+    """Measure two of the copying prompts a time, by turns; both sides of a pair take the same ones."""
+    turns = itertools.cycle((COPYING[::2], COPYING[1::2]))
+    return lambda: sum(measured(text) for text in next(turns))
+
+
 def speculation(bench: Bench, figures: Figures, arm: Speculation) -> None:
-    """One method on texts that copy, and under in-flight control on texts that do not."""
+    """One method on texts that copy, and under in-flight control on one that does not."""
+    name = f"{arm.method}_k{arm.k}"
+    figures.ratio(
+        f"copying_{name}_vs_plain_batch_1",
+        taking_turns(lambda text: bench.seconds([text], arm)),
+        taking_turns(lambda text: bench.seconds([text], PLAIN)),
+    )
+    steered = adaptive(bench, arm.method, arm.k)
+    figures.ratio(
+        f"creative_in_flight_{name}_vs_plain_batch_1",
+        lambda: bench.seconds([CREATIVE[0]], steered),
+        lambda: bench.seconds([CREATIVE[0]], PLAIN),
+    )
+
+
+def speculation_in_a_batch(bench: Bench, figures: Figures, arm: Speculation) -> None:
+    """The same at 8 requests together."""
     name = f"{arm.method}_k{arm.k}"
     steered = adaptive(bench, arm.method, arm.k)
-    for load, copying, creative in ((1, COPYING, CREATIVE[:2]), (8, [COPYING_EIGHT], [EIGHT])):
-
-        def run(texts: Sequence[str | list[str]], arm: Speculation) -> float:
-            return sum(bench.seconds([one] if isinstance(one, str) else one, arm) for one in texts)
-
-        for what, texts, used in (("copying", copying, arm), ("creative_in_flight", creative, steered)):
-            figures.ratio(
-                f"{what}_{name}_vs_plain_batch_{load}",
-                functools.partial(run, texts, used),
-                functools.partial(run, texts, PLAIN),
-            )
+    for what, texts, used in (("copying", COPYING_EIGHT, arm), ("creative_in_flight", EIGHT, steered)):
+        figures.ratio(
+            f"{what}_{name}_vs_plain_batch_8",
+            functools.partial(bench.seconds, texts, used, count=SHORT),
+            functools.partial(bench.seconds, texts, PLAIN, count=SHORT),
+        )
 
 
 def mixed(bench: Bench, figures: Figures, arm: Speculation) -> None:
@@ -273,22 +293,23 @@ def mixed(bench: Bench, figures: Figures, arm: Speculation) -> None:
 
 def measure(pairs: int) -> dict[str, Any]:
     """All figures."""
-    config = EngineConfig(dtype="bfloat16", kv_tokens=32_768, max_batch=16, prefix_reuse=False)
+    config = EngineConfig(dtype="bfloat16", kv_tokens=32_768, max_batch=8)
     torch.set_num_threads(config.num_threads)
     model, _ = load_models(config)
     bench = Bench(model, EngineCore(model, config))
     while bench.core.profile_once():
         pass
     figures = Figures(pairs)
-    figures.update(threads=torch.get_num_threads(), tokens=TOKENS)
+    figures.update(threads=torch.get_num_threads(), tokens_alone=TOKENS, tokens_in_batch=SHORT)
     plain_speed(bench, figures)
     ngram = Speculation("ngram", 5)
     for arm in (ngram, Speculation("suffix", 8)):
         speculation(bench, figures, arm)
+    speculation_in_a_batch(bench, figures, ngram)
     figures.ratio(
         "copying_ngram_vs_transformers_prompt_lookup",
-        lambda: sum(bench.seconds([text], ngram) for text in COPYING),
-        lambda: sum(bench.generate(text, prompt_lookup_num_tokens=5) for text in COPYING),
+        taking_turns(lambda text: bench.seconds([text], ngram)),
+        taking_turns(lambda text: bench.generate(text, prompt_lookup_num_tokens=5)),
     )
     with_draft = EngineCore(model, config, model)
     figures.ratio(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from engine.models import LoadedModel
 from engine.models.load import load_models
 from engine.sequence import GenerateRequest
 from tests.fixtures.core import make_core, request, run
+from tests.fixtures.results import keep_result
 
 QUESTIONS = (
     "What is the capital of France?",
@@ -82,7 +81,4 @@ def test_divergence_in_bfloat16_happens_at_near_ties_only(real: LoadedModel) -> 
     for method, k, batch in ARMS:
         arm = [request(str(at), text, method=method, k=k, max_tokens=TOKENS) for at, text in enumerate(texts)]
         rates[f"{method}-k{k}, batch {batch}"] = compare(real, arm, want, batch)
-    path = Path(__file__).parents[3] / "benchmarks" / "results" / "bfloat16_divergence.json"
-    path.write_text(
-        json.dumps({"of": len(texts), "tokens": TOKENS, "differ_from_plain_batch_1": rates}, indent=2) + "\n"
-    )
+    keep_result("bfloat16_divergence", {"of": len(texts), "tokens": TOKENS, "differ_from_plain_batch_1": rates})
