@@ -28,9 +28,9 @@ class Options:
     """What a training run may vary."""
 
     bits: int = 17
-    strength: float = 2.0
+    strength: float = 1.0
     """Inverse regularisation of the hashed weights (scikit-learn's C)."""
-    dense_scale: float = 0.35
+    dense_scale: float = 0.6
     """Scale of the cue and structural inputs against the hashed ones: larger means less regularised."""
     min_rows: int = 4
     """Rows in which a hashed feature must occur to get a weight."""

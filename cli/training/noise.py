@@ -10,6 +10,23 @@ WINDOW = 400
 """Only this many characters at either end are damaged: the classifier looks at little else."""
 
 
+GENERIC = (
+    "You are a helpful assistant.",
+    "You are a helpful, respectful and honest assistant.",
+    "You are an AI assistant. Answer in the user's language.",
+    "Today is Tuesday. Be concise.",
+    "Du bist ein hilfreicher Assistent.",
+    "Eres un asistente útil.",
+    "Tu es un assistant utile.",
+    "Je bent een behulpzame assistent.",
+    "Si užitočný asistent.",
+    "आप एक सहायक हैं।",
+    "你是一个乐于助人的助手。",
+)
+"""System prompts that say nothing about the task."""
+GENERIC_SHARE = 0.2
+
+
 def _typos(text: str, rng: random.Random, rate: float) -> str:
     chars = list(text)
     edges = [i for i in range(len(chars) - 1) if i < WINDOW or i > len(chars) - WINDOW]
@@ -56,8 +73,11 @@ def joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 
 def noisy(body: dict[str, Any], rng: random.Random) -> dict[str, Any]:
-    """Return a copy of `body` whose user messages are damaged."""
-    messages = []
+    """Return a copy of `body` whose user messages are damaged; some get a system prompt that says nothing."""
+    messages: list[dict[str, Any]] = []
+    roles = [message.get("role") for message in body.get("messages", [])]
+    if roles and "system" not in roles and rng.random() < GENERIC_SHARE:
+        messages.append({"role": "system", "content": rng.choice(GENERIC)})
     for message in body.get("messages", []):
         content = message.get("content")
         is_user = message.get("role") == "user" and isinstance(content, str)
