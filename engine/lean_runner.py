@@ -51,10 +51,24 @@ class Linear:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return x · Wᵀ + b for x [tokens, in]."""
-        if self._packed is not None:
-            out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
-            return out
-        return functional.linear(x, self._weight, self._bias)
+        if self._packed is None:
+            return functional.linear(x, self._weight, self._bias)
+        tokens = x.shape[0]
+        padding = padded(tokens) - tokens
+        if padding:
+            x = functional.pad(x, (0, 0, 0, padding))
+        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
+        return out.narrow(0, 0, tokens) if padding else out
+
+
+def padded(tokens: int) -> int:
+    """Return the number of rows at which a packed product of `tokens` rows is run.
+
+    oneDNN compiles code for each size it meets (on the built-in model 1.2 ms and 0.8 MB a product), and ragged batches
+    would meet hundreds. Small sizes stay exact; rows of zeros above cost less than what they save.
+    """
+    step = 1 if tokens <= 8 else 8 if tokens <= 64 else 32 if tokens <= 256 else 128
+    return -(-tokens // step) * step
 
 
 def _has_bias(module: Any) -> bool:  # noqa: ANN401 - typed by torch as if every linear layer had one
