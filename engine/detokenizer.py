@@ -153,12 +153,14 @@ class OutputStream:
 
     def _possible_stop(self) -> int:
         """Length of the longest ending of the text that a stop string begins with."""
-        longest = 0
-        for stop in self._stops:
-            for size in range(min(len(stop) - 1, len(self._text)), longest, -1):
-                if self._text.endswith(stop[:size]):
-                    longest = size
+        text, longest = self._text, 0
+        for stop in self._stops:  # looked for by its first character: a long one must not cost a step per character
+            start = text.find(stop[0], max(0, len(text) - len(stop) + 1))
+            while 0 <= start < len(text) - longest:
+                if stop.startswith(text[start:]):
+                    longest = len(text) - start
                     break
+                start = text.find(stop[0], start + 1)
         return longest
 
     def _release(self, out: Delivery, until: int) -> None:

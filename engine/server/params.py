@@ -15,6 +15,8 @@ PLAIN = Speculation(method="plain", k=0)
 MAX_CHOICES = 128
 MAX_STOPS = 16
 MAX_TOP_LOGPROBS = 20
+_ID_DIGITS = 18
+"""Longer numbers are no token ids, and Python refuses to read very long ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +126,10 @@ def _stops(value: str | list[str] | None) -> tuple[str, ...]:
 def _logit_bias(value: dict[str, float] | None, vocab_size: int) -> dict[int, float]:
     bias = {}
     for key, amount in (value or {}).items():
-        if not key.isdecimal() or int(key) >= vocab_size:
+        if not (key.isascii() and key.isdecimal() and len(key) <= _ID_DIGITS and int(key) < vocab_size):
             raise RequestRejected(
-                f"logit_bias: expected token ids from 0 to {vocab_size - 1} as keys, got {key!r}", param="logit_bias"
+                f"logit_bias: expected token ids from 0 to {vocab_size - 1} as keys, got {key[:40]!r}",
+                param="logit_bias",
             )
         bias[int(key)] = _between(f"logit_bias.{key}", amount, 0.0, -100, 100)
     return bias

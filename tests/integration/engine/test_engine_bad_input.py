@@ -72,6 +72,8 @@ def refused(url: str, path: str, body: Any) -> tuple[int, dict[str, Any]]:
         ({"repetition_penalty": 0}, "repetition_penalty"),
         ({"logit_bias": {"999": 1}}, "logit_bias"),
         ({"logit_bias": {"hello": 1}}, "logit_bias"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
+        ({"logit_bias": {"\u0663": 1}}, "logit_bias"),
         ({"logit_bias": {"5": 101}}, "logit_bias.5"),
         ({"logit_bias": {"5": "x"}}, "logit_bias"),
         ({"seed": 1.5}, "seed"),

@@ -140,6 +140,19 @@ def test_preemption_changes_nothing() -> None:
     check(loaded, asked, answers, [generate(loaded, text, 80) for text in texts])
 
 
+def test_preemption_leaves_the_random_streams_alone() -> None:
+    loaded = random_model("llama")
+    asked = [
+        request(str(at), text, max_tokens=80, temperature=0.8, seed=at, ignore_eos=True)
+        for at, text in enumerate(prompts(6, low=60, high=90))
+    ]
+    crowded = make_core(loaded, kv_tokens=512, prefix_reuse=False)
+    answers = run(crowded, asked)
+    assert crowded.stats().preemptions > 0
+    roomy = run(make_core(loaded), asked)
+    assert {name: one.tokens for name, one in answers.items()} == {name: one.tokens for name, one in roomy.items()}
+
+
 @pytest.mark.parametrize("reuse", [True, False])
 def test_a_conversations_next_turn(reuse: bool) -> None:
     loaded = random_model("qwen3")
