@@ -236,7 +236,8 @@ def _shown(best: Option, options: list[Option], control: Option | None) -> Shown
     if control is not None:
         flight = control.node.flights[control.arm.method]
         offered = {o.arm.k for o in options if o.arm.backend == control.arm.backend and o.arm.method == flight.method}
-        flight = replace(flight, gains={k: gain for k, gain in flight.gains.items() if k in offered})
+        if not offered >= flight.gains.keys():
+            flight = replace(flight, gains={k: gain for k, gain in flight.gains.items() if k in offered})
     rivals = [o.estimate for o in options if o.arm.k > 0] or None
     return shown_for(best.key, best.node.evidence, flight, rivals)
 
