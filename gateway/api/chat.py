@@ -16,7 +16,7 @@ from gateway.api.headers import error_headers, read_headers, response_headers
 from gateway.api.incoming import ClientGone, ClientWatch, RequestIds, read_body
 from gateway.api.schemas import ChatRequest, check, decode_object, speculation_of
 from gateway.api.sse import error_event
-from gateway.api.wishes import forced_arm, read_wishes, visible_headers
+from gateway.api.wishes import NONE, forced_arm, has_wishes, read_wishes, visible_headers
 from gateway.serve import Exchange, Service
 from gateway.types import Endpoint, GenerateRequest, Identity
 
@@ -59,7 +59,9 @@ class GenerateEndpoint:
         """Check body and headers. `speculation` is read only from those who may set it; else it never goes upstream."""
         body = decode_object(raw)
         checked = check(self._endpoint, body)
-        wishes = read_wishes(headers, self._service.policy().task_names, self._service.states(), identity)
+        wishes = NONE
+        if has_wishes(headers):
+            wishes = read_wishes(headers, self._service.policy().task_names, self._service.states(), identity)
         own = speculation_of(body) if identity.may_force and "speculation" in body else None
         arm = wishes.arm
         if own is not None and arm is None:

@@ -27,6 +27,11 @@ class Wishes(NamedTuple):
 NONE = Wishes(None, "auto", None, False)
 
 
+def has_wishes(headers: Mapping[str, str]) -> bool:
+    """Return whether any of the four headers is there: most requests have none."""
+    return TASK in headers or PATH in headers or ARM in headers or DEBUG in headers
+
+
 def read_wishes(
     headers: Mapping[str, str], tasks: Sequence[str], states: Iterable[BackendState], identity: Identity
 ) -> Wishes:
@@ -36,8 +41,6 @@ def read_wishes(
         InvalidRequest: a value is unknown; `param` is the header.
         PermissionDenied: this key may not choose its path.
     """
-    if not any(name in headers for name in (TASK, PATH, ARM, DEBUG)):
-        return NONE
     task, arm_name = headers.get(TASK), headers.get(ARM)
     if task is not None and task not in tasks:
         raise _unknown(TASK, task, tasks)
