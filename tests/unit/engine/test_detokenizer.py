@@ -120,9 +120,24 @@ def test_chunking_changes_nothing(text: str, stops: list[str], sizes: list[int],
                   else "".join(one.text for one in run) for run in (one_by_one, chunked)]  # fmt: skip
         assert joined[0] == joined[1]
     assert one_by_one[-1].finish_reason == chunked[-1].finish_reason
-    whole = tokenizer_of().decode(tokens[: min(cap, len(tokens) - 1)])
-    places = [whole.find(stop) for stop in stops if stop in whole]
-    assert "".join(one.text for one in chunked) == (whole[: min(places)] if places else whole)
+    assert "".join(one.text for one in chunked) == ended_at_stop(tokens[: min(cap, len(tokens) - 1)], stops)
+
+
+def ended_at_stop(tokens: list[int], stops: list[str]) -> str:
+    """The text before the stop string that is complete first: a longer one around it is never waited for."""
+    text = ""
+    for count in range(1, len(tokens) + 1):
+        text = tokenizer_of().decode(tokens[:count])
+        places = [text.find(stop) for stop in stops if stop in text]
+        if places:
+            return text[: min(places)]
+    return text
+
+
+def test_the_stop_string_that_is_complete_first_ends_the_output() -> None:
+    for sizes in ([], [1, 1, 1], [2, 1]):
+        pieces = feed(stream(stop=("<", "><<"), max_tokens=3), [*ids("><<"), EOS], sizes)
+        assert "".join(one.text for one in pieces) == ">"
 
 
 @pytest.mark.parametrize("piece", ["", "a", EMOJI])
