@@ -12,7 +12,7 @@ from cli.simulation.costs import read_costs
 from tests.fixtures.models import EngineProcess, run_engine, stop
 
 
-@pytest.mark.slow
+@pytest.mark.verify
 def test_the_cost_file_is_written_and_renewed(
     tmp_path: Path, tiny_model_dir: Path, start_engine: Callable[..., EngineProcess]
 ) -> None:

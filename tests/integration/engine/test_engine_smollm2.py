@@ -12,7 +12,7 @@ from openai.types.chat import ChatCompletion
 from engine.models.store import BUILT_IN
 from tests.fixtures.models import engine_running
 
-pytestmark = [pytest.mark.model, pytest.mark.slow]
+pytestmark = [pytest.mark.model, pytest.mark.verify]
 
 MODEL = next(iter(BUILT_IN))
 MEMORY = 1536 << 20
