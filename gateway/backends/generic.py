@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from gateway.backends.http import HttpBackend
+from gateway.backends.prometheus import read_metrics
 from gateway.backends.stats import llamacpp_spec
-from gateway.errors import BackendUnreachable, UpstreamError
+from gateway.errors import BackendUnreachable, BreakevenError, UpstreamError
 from gateway.types import Spec
 
 
@@ -51,6 +52,32 @@ class GenericBackend(HttpBackend):
     def spec(self, payload: dict[str, Any]) -> Spec | None:
         """Read llama.cpp's counts where a server happens to give them."""
         return llamacpp_spec(payload)
+
+
+class MeasuredBackend(GenericBackend):
+    """A server that also tells its load on a Prometheus page, where it was started with one."""
+
+    running_metric = ""
+    waiting_metric = ""
+
+    async def probe(self) -> None:
+        """Read models, then load and process start from `/metrics`, which not every build has."""
+        ours = self.in_flight
+        await super().probe()
+        try:
+            page = (await self.client.get("/metrics")).decode("utf-8", "replace")
+        except BreakevenError:
+            return
+        samples = read_metrics(page)
+        self.look(samples)
+        self.running_seen = max(0, int(samples.get(self.running_metric, 0)) - ours)
+        self.waiting = int(samples.get(self.waiting_metric, 0))
+        started = samples.get("process_start_time_seconds")
+        if started is not None:
+            self.epoch = f"{started:.0f}"
+
+    def look(self, samples: dict[str, float]) -> None:
+        """See a whole page; for what one engine tells beyond load."""
 
 
 def _window(meta: dict[str, Any] | None) -> int | None:
