@@ -6,8 +6,9 @@ import asyncio
 import hashlib
 import hmac
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from litestar import Litestar, Request, Response, get, post
 from litestar.datastructures import State
@@ -30,6 +31,7 @@ from engine.tokenizer import ChatTokenizer
 MAX_BODY_BYTES = 64 << 20
 LONG_BODY_BYTES = 32 << 10
 """Longer bodies are parsed and tokenised in a thread, so that they do not hold up everyone's streams."""
+Body = TypeVar("Body", ChatRequest, CompletionRequest)
 HttpRequest = Request[Any, Any, State]
 
 
@@ -104,30 +106,28 @@ def _authorise(request: HttpRequest) -> None:
 @post("/v1/chat/completions", status_code=200)
 async def chat_completions(request: HttpRequest) -> ASGIApp:
     """Continue a conversation."""
-    raw = await request.body()
-
-    def prepare(context: ServerContext) -> tuple[str, Job]:
-        body = decode(raw, ChatRequest)
-        _check_model(body.model, context)
-        return body.model, chat_job(body, context.tokenizer, context.limits)
-
-    context = _context(request)
-    name, job = await asyncio.to_thread(prepare, context) if len(raw) > LONG_BODY_BYTES else prepare(context)
-    return await _answer(context, request, job, name)
+    return await _generate(request, ChatRequest, chat_job)
 
 
 @post("/v1/completions", status_code=200)
 async def completions(request: HttpRequest) -> ASGIApp:
     """Continue a text."""
+    return await _generate(request, CompletionRequest, completion_job)
+
+
+async def _generate(
+    request: HttpRequest, schema: type[Body], job_of: Callable[[Body, ChatTokenizer, Limits], Job]
+) -> ASGIApp:
+    """Check a body, long ones beside the event loop, and answer it."""
     raw = await request.body()
-
-    def prepare(context: ServerContext) -> tuple[str, Job]:
-        body = decode(raw, CompletionRequest)
-        _check_model(body.model, context)
-        return body.model, completion_job(body, context.tokenizer, context.limits)
-
     context = _context(request)
-    name, job = await asyncio.to_thread(prepare, context) if len(raw) > LONG_BODY_BYTES else prepare(context)
+
+    def prepare() -> tuple[str, Job]:
+        body = decode(raw, schema)
+        _check_model(body.model, context)
+        return body.model, job_of(body, context.tokenizer, context.limits)
+
+    name, job = await asyncio.to_thread(prepare) if len(raw) > LONG_BODY_BYTES else prepare()
     return await _answer(context, request, job, name)
 
 
