@@ -27,7 +27,7 @@ from gateway.policy import Policy
 from gateway.policy.source import PolicyFile
 from gateway.policy_reload import PolicyReloader
 from gateway.refresh import Refresher
-from gateway.routing import Snapshot, decide
+from gateway.routing import Snapshot, decide, thresholds_of
 from gateway.seams import Decide, RecordSink
 from gateway.serve import Service
 from gateway.settings import DEFAULT_POLICY, Settings
@@ -50,6 +50,7 @@ class Parts:
             store=stores.stats,
             database=stores.database,
             policy=lambda: self.generations.current.policy.hash,
+            thresholds=lambda: thresholds_of(self.generations.current.policy.rules),
         )
 
     def states(self) -> list[BackendState]:

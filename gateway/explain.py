@@ -19,7 +19,7 @@ from gateway.policy.facts import facts_of
 from gateway.policy.trace import Step, trace
 from gateway.policy.units import seconds_text, share_text
 from gateway.priority import TAKING
-from gateway.routing import decide
+from gateway.routing import decide, thresholds_of
 from gateway.routing.snapshot import Bucket, Snapshot, build_snapshot
 from gateway.types import Arm, BackendState, Classification, Decision, GenerateRequest
 
@@ -186,8 +186,9 @@ class SavedSnapshot(msgspec.Struct):
     costs: dict[str, CostTable]
     states: list[BackendState]
 
-    def restore(self) -> Snapshot:
-        """Return what the decision reads."""
+    def restore(self, policy: Policy) -> Snapshot:
+        """Return what the decision reads under a policy."""
         arms = {state.name: state.arms for state in self.states}
         epochs = {state.name: state.epoch for state in self.states}
-        return build_snapshot(self.buckets, self.costs, now=self.at, arms=arms, epochs=epochs)
+        views = thresholds_of(policy.rules)
+        return build_snapshot(self.buckets, self.costs, now=self.at, arms=arms, epochs=epochs, thresholds=views)

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import msgspec
 
@@ -21,7 +20,7 @@ from gateway.db import Database
 from gateway.errors import BreakevenError
 from gateway.histogram import LatencyCell
 from gateway.history import History
-from gateway.routing import Bucket, Snapshot, Tuning, build_snapshot, empty_snapshot
+from gateway.routing import Bucket, Snapshot, Thresholds, Tuning, build_snapshot, empty_snapshot
 from gateway.stats import Statistics
 from gateway.switches import SwitchWatch
 from gateway.window import Window
@@ -56,6 +55,7 @@ class Refresher:
         store: Statistics | None = None,
         database: Database | None = None,
         policy: Callable[[], str] = str,
+        thresholds: Callable[[], tuple[Thresholds, ...]] = tuple,
         tuning: Tuning | None = None,
         interval_s: float = 0.75,
         keep_requests_days: float = 30.0,
@@ -65,6 +65,7 @@ class Refresher:
         self._backends = backends
         self._store = store
         self._database = database
+        self._thresholds = thresholds
         self._tuning = tuning or Tuning()
         self._interval_s = interval_s
         self._keep_requests_days = keep_requests_days
@@ -129,6 +130,25 @@ class Refresher:
         costs = {name: backend.costs() for name, backend in self._backends().items()}
         return self._window.buckets(), {name: table for name, table in costs.items() if table is not None}
 
+    async def seen_under(self, thresholds: tuple[Thresholds, ...]) -> Snapshot:
+        """Return the snapshot with views for these thresholds, where it lacks one as a gateway starting now would."""
+        if all(wanted in self.snapshot.views for wanted in thresholds):
+            return self.snapshot
+        buckets, costs = self.inputs()
+        states = [backend.state() for backend in self._backends().values()]
+        return await asyncio.to_thread(
+            build_snapshot,
+            buckets,
+            costs,
+            now=time.time(),
+            stale=self.snapshot.stale,
+            history=self._history,
+            arms={state.name: state.arms for state in states if state.arms},
+            epochs={state.name: state.epoch for state in states if state.epoch},
+            tuning=self._tuning,
+            thresholds=thresholds,
+        )
+
     async def refresh_history(self) -> None:
         """Read the latencies that are new."""
         if self._database is None:
@@ -145,7 +165,7 @@ class Refresher:
         overdue = self._read_at is None or time.monotonic() - self._read_at > STALE_AFTER_S
         if overdue and not self.snapshot.stale:
             log.warning("statistics are stale: %s", self._store_error)
-            self.snapshot = replace(self.snapshot, stale=True)
+            self.snapshot = self.snapshot.copied(stale=True)
 
     async def _build(self, changed: bool) -> None:
         """Make a snapshot in a thread, unless nothing has changed and the last one is recent."""
@@ -154,12 +174,13 @@ class Refresher:
         costs = {name: table for name, backend in backends.items() if (table := backend.costs()) is not None}
         arms = {name: state.arms for name, state in states.items() if state.arms}
         epochs = {name: state.epoch for name, state in states.items() if state.epoch}
-        inputs = (costs, arms, epochs, id(self._history))
+        thresholds = self._thresholds()
+        inputs = (costs, arms, epochs, id(self._history), thresholds)
         now = time.time()
         recent = now - self.snapshot.made_at < _REBUILD_AFTER_S and not self.snapshot.stale
         if recent and not changed and inputs == self._inputs:
             return
-        previous = replace(self.snapshot, nodes=dict(self.snapshot.nodes))  # decisions add nodes meanwhile
+        previous = self.snapshot.copied()  # decisions add nodes meanwhile
         self.snapshot = await asyncio.to_thread(
             build_snapshot,
             self._window.buckets(),
@@ -170,6 +191,7 @@ class Refresher:
             arms=arms,
             epochs=epochs,
             tuning=self._tuning,
+            thresholds=thresholds,
         )
         self._inputs = inputs
 

@@ -147,7 +147,7 @@ def explain_locally(policy: Policy, raw: bytes, around: dict[str, Any], snapshot
         raise click.ClickException(f"unknown task {circumstances.task!r}; expected one of {known}")
     if snapshot is not None:
         saved = read_snapshot(snapshot)
-        statistics, states = saved.restore(), {state.name: state for state in saved.states}
+        statistics, states = saved.restore(policy), {state.name: state for state in saved.states}
         assumed: list[str] = []
     else:
         statistics, states = empty_snapshot(), assumed_states(policy, request.model)

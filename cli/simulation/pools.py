@@ -16,6 +16,7 @@ from gateway.routing import Tuning, decide, observe
 from gateway.routing.book import Book
 from gateway.routing.observe import TIME_UNIT_S
 from gateway.routing.snapshot import NodeKey, Snapshot, make_node
+from gateway.routing.thresholds import named_by, tuned
 from gateway.types import Arm, BackendState, Classification
 
 
@@ -28,7 +29,8 @@ class PoolRouter:
         self._states = {name: self._state(name, k) for k, name in self._pools.items()}
         book = Book({(name, method): (k,) for k, name in self._pools.items() if k})
         offered = {name: [(method, k)] if k else [] for k, name in self._pools.items()}
-        self._snapshot = Snapshot(0.0, False, book, {}, offered, dict.fromkeys(offered, EPOCH), tuning)
+        constants = tuned(tuning, named_by(rule))
+        self._snapshot = Snapshot(0.0, False, book, {}, offered, dict.fromkeys(offered, EPOCH), constants)
         self._request = request_stub()
         self._clock: dict[NodeKey, float] = {}
         self._now = 0.0

@@ -17,6 +17,7 @@ from gateway.routing import Tuning, decide, observe
 from gateway.routing.book import Book
 from gateway.routing.snapshot import Node, NodeKey, Snapshot, make_node
 from gateway.routing.stats import Vector, layout_of
+from gateway.routing.thresholds import Thresholds, named_by, tuned
 from gateway.types import (
     Arm,
     BackendState,
@@ -82,16 +83,28 @@ class Router:
             running=table.costs.batch - 1,
         )
         self._layout = layout_of(lengths)
-        book = Book({(BACKEND, method): lengths})
-        offered = {BACKEND: [(method, k) for k in lengths]}
-        self._snapshot = Snapshot(0.0, False, book, {BACKEND: table.costs}, offered, {BACKEND: EPOCH}, tuning)
+        self._views: dict[Thresholds, Snapshot] = {}
+        self._apart: dict[float, Snapshot] = {}
+        """By half-life: one of the views that share its book and its change detectors."""
+        for wanted in dict.fromkeys(map(named_by, self._rules)):
+            self._add_view(wanted, tuned(tuning, wanted))
         self._request = request_stub()
-        self._clock: dict[NodeKey, float] = {}
+        self._clock: dict[tuple[Thresholds, NodeKey], float] = {}
         self._now = 0.0
         self._seen = table.observed
         self._served = 0
         self.alarms: list[tuple[int, str]] = []
         """(requests served, task) of every change that was noticed."""
+
+    def _add_view(self, wanted: Thresholds, tuning: Tuning) -> None:
+        """Make the statistics as rules with these thresholds see them."""
+        lengths = self._table.lengths[1:]
+        book = Book({(BACKEND, self._method): lengths})
+        offered = {BACKEND: [(self._method, k) for k in lengths]}
+        view = Snapshot(0.0, False, book, {BACKEND: self._table.costs}, offered, {BACKEND: EPOCH}, tuning)
+        same = self._apart.setdefault(tuning.half_life, view)
+        view.book, view.eras = same.book, same.eras
+        self._views[wanted] = view
 
     def run(self, sequence: list[int], rng: np.random.Generator) -> Run:
         """Decide, replay and learn from each request of `sequence` (indices of traces)."""
@@ -112,16 +125,18 @@ class Router:
     def _decide(self, index: int, draw: float, run: Run) -> Decision:
         trace = self._table.traces[index]
         key = self._key(index)
-        before = self._snapshot.nodes.get(key)
-        node = make_node(self._snapshot, key, before, self._now - self._clock.get(key, self._now))
+        wanted = named_by(self._rules[index])
+        view = self._views[wanted]
+        before = view.nodes.get(key)
+        node = make_node(view, key, before, self._now - self._clock.get((wanted, key), self._now))
         run.switches += _switched(before, node)
-        self._snapshot.nodes[key] = node
-        self._clock[key] = self._now
+        view.nodes[key] = node
+        self._clock[wanted, key] = self._now
         return decide(
             self._request,
             Classification(trace.seen_task, 1.0, "declared"),
             self._rules[index],
-            self._snapshot,
+            view,
             {BACKEND: self._state},
             prompt_tokens=trace.prompt_tokens,
             draw=draw,
@@ -141,20 +156,21 @@ class Router:
     def _learn(self, index: int, decision: Decision, steps: Steps) -> None:
         fixed = decision.speculation is None or decision.speculation.adaptive is None
         key, counters, vector = self._observed(index, decision.arm.k, steps, None if fixed else decision)
-        book = self._snapshot.book
         kind = (key.backend, key.task, key.temperature, key.context)
-        book.requests[kind] += counters.get("n", 0)
-        if key.k:
-            book.add_vector(kind, key.method, key.k, vector)
-            self._watch(key, counters, book)
+        for first, view in enumerate(self._apart.values()):
+            view.book.requests[kind] += counters.get("n", 0)
+            if key.k:
+                view.book.add_vector(kind, key.method, key.k, vector)
+                changed = self._watch(key, counters, view)
+                self.alarms += [(self._served, task) for task in changed if not first]
 
-    def _watch(self, key: CellKey, counters: dict[str, int], book: Book) -> None:
-        """Feed the change detector; what it finds to be of the past is forgotten."""
+    def _watch(self, key: CellKey, counters: dict[str, int], view: Snapshot) -> set[str]:
+        """Feed the change detector; what it finds to be of the past is forgotten. Returns the tasks that changed."""
         moments = (counters.get("sn", 0), counters.get("s", 0), counters.get("ss", 0))
-        changed = self._snapshot.eras.watches.note(key.backend, key.method, key.task, {key.k: moments})
+        changed = view.eras.watches.note(key.backend, key.method, key.task, {key.k: moments})
         for task in changed:
-            book.forget(key.backend, key.method, task)
-            self.alarms.append((self._served, task))
+            view.book.forget(key.backend, key.method, task)
+        return changed
 
     def _observed(
         self, index: int, k: int, steps: Steps, decision: Decision | None
@@ -171,9 +187,9 @@ class Router:
 
     def _age(self) -> None:
         elapsed = AGE_EVERY / RATE
-        weight = 0.5 ** (elapsed / self._snapshot.tuning.half_life)
         self._now += elapsed
-        self._snapshot.book.scale(weight)
+        for half_life, view in self._apart.items():
+            view.book.scale(0.5 ** (elapsed / half_life))
 
 
 def _switched(before: Node | None, after: Node) -> int:

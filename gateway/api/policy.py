@@ -27,6 +27,7 @@ from gateway.policy.diff import Change, diff
 from gateway.policy.loader import MAX_FILE
 from gateway.policy_reload import PolicyReloader
 from gateway.refresh import Refresher
+from gateway.routing import Snapshot, thresholds_of
 from gateway.serve import Service
 from gateway.types import Identity
 
@@ -134,12 +135,21 @@ class PolicyController(Controller):
         return diff(policies.held.policy, await policies.read(found[2], f"version {found[0]}"))
 
     @post("/explain", status_code=200)
-    async def explain(self, request: Req, access: Keys, service: Given[Service], policies: Reloader) -> Explanation:
+    async def explain(
+        self,
+        request: Req,
+        access: Keys,
+        service: Given[Service],
+        policies: Reloader,
+        refresher: Given[Refresher],
+    ) -> Explanation:
         """Explain a request with the statistics and backends of this moment; nothing is sent."""
         require_operator(access, request)
         asked = _decode(await request.body(), ToExplain)
-        policy = service.policy() if asked.policy is None else await policies.read(asked.policy, "policy")
-        return explain_live(service, policy, asked)
+        if asked.policy is None:
+            return explain_live(service, service.policy(), service.snapshot(), asked)
+        policy = await policies.read(asked.policy, "policy")
+        return explain_live(service, policy, await refresher.seen_under(thresholds_of(policy.rules)), asked)
 
     @get("/snapshot", sync_to_thread=False)
     def snapshot(
@@ -151,7 +161,7 @@ class PolicyController(Controller):
         return SavedSnapshot(service.snapshot().made_at, buckets, costs, service.states())
 
 
-def explain_live(service: Service, policy: Policy, asked: ToExplain) -> Explanation:
+def explain_live(service: Service, policy: Policy, snapshot: Snapshot, asked: ToExplain) -> Explanation:
     """Explain with what this gateway knows. Raises InvalidRequest naming the field."""
     around: Circumstances = circumstances_of({"share": None} | asked.around)
     made, tokens = request_to_explain(msgspec.json.encode(asked.request), around)
@@ -170,7 +180,7 @@ def explain_live(service: Service, policy: Policy, asked: ToExplain) -> Explanat
         policy,
         made,
         seen,
-        service.snapshot(),
+        snapshot,
         having or states,
         prompt_tokens=tokens,
         load=around.load,

@@ -8,6 +8,7 @@ from gateway.routing.decide import decide
 from gateway.routing.observe import observe
 from gateway.routing.snapshot import Bucket, Snapshot, build_snapshot, empty_snapshot
 from gateway.routing.summarize import ArmSummary, TaskSummary, summarize
+from gateway.routing.thresholds import Thresholds, thresholds_of
 from gateway.routing.tuning import Tuning
 
 __all__ = (
@@ -15,10 +16,12 @@ __all__ = (
     "Bucket",
     "Snapshot",
     "TaskSummary",
+    "Thresholds",
     "Tuning",
     "build_snapshot",
     "decide",
     "empty_snapshot",
     "observe",
     "summarize",
+    "thresholds_of",
 )

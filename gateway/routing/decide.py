@@ -39,7 +39,8 @@ def decide(
     Raises InvalidRequest where no backend could ever serve it (window, tools), NotFound for a forced arm that does not
     exist, Unavailable where no arm can answer now.
     """
-    ask = Ask(request, classification.task, rule, snapshot, backends, prompt_tokens, draw, conversation)
+    view = snapshot.under(rule.break_even)
+    ask = Ask(request, classification.task, rule, view, backends, prompt_tokens, draw, conversation)
     vetoes: list[str] = []
     arms = servable(ask, vetoes)
     forced = forced_by(ask, arms)

@@ -119,7 +119,10 @@ def options_of(ask: Ask, arms: Sequence[Arm]) -> list[Option]:
         state = ask.backends[arm.backend]
         node = nodes.get(arm.backend)
         if node is None:
-            node = nodes[arm.backend] = ask.snapshot.node((arm.backend, *bands, load_band(load_of(state))))
+            key = (arm.backend, *bands, load_band(load_of(state)))
+            node = nodes[arm.backend] = ask.snapshot.node(key)
+            if ask.snapshot.views or ask.snapshot.thresholds:
+                ask.snapshot.asked[key] = ask.snapshot.thresholds
             if state.adaptive:
                 ask.snapshot.controlled.add(arm.backend)
         estimate = node.evidence.find((arm.method, arm.k)) or Estimate((arm.method, arm.k))

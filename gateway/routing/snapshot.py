@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import msgspec
@@ -17,7 +17,7 @@ import msgspec
 from engine.messages import CostTable
 from gateway.bands import CONTEXT_BANDS
 from gateway.histogram import LatencyCell
-from gateway.policy.schema import Rule
+from gateway.policy.schema import BreakEven, Rule
 from gateway.routing import measured
 from gateway.routing.book import ALL, Book, Kind
 from gateway.routing.costs import Costs, TableCosts
@@ -27,7 +27,8 @@ from gateway.routing.flight import Flight, flight_at
 from gateway.routing.guard import Guard
 from gateway.routing.observe import TIME_UNIT_S
 from gateway.routing.states import NodeState, advance, probe_share
-from gateway.routing.stats import Layout, Pile
+from gateway.routing.stats import Layout, Pile, Vector
+from gateway.routing.thresholds import Thresholds, tuned
 from gateway.routing.tuning import Tuning
 from gateway.types import Arm, CellKey
 
@@ -37,6 +38,8 @@ CARRY_S = 10.0
 """Seconds for which a node without new requests is carried on as it is."""
 MOST_NODES = 80
 """Nodes that one refresh makes anew at most, the oldest first: its time is bounded, the rest has its turn next."""
+_FEWEST_NODES = 16
+"""The same for each of several views, which share that number."""
 DEFAULT_ALARM = Rule("").zero_accept_alarm
 NodeKey = tuple[str, str, str, str, int]
 """(backend, task, temperature band, context band, load band)."""
@@ -90,6 +93,32 @@ class Snapshot:
     """Change detectors; carried on from snapshot to snapshot."""
     controlled: set[str] = field(default_factory=set)
     """Backends whose requests `decide` has sent out under in-flight control."""
+    views: dict[Thresholds, Snapshot] = field(default_factory=dict)
+    """The same statistics under other thresholds than the usual ones: those that rules of the policy name."""
+    asked: dict[NodeKey, Thresholds | None] = field(default_factory=dict)
+    """Under which thresholds a kind of request was last decided, where there are views; carried on."""
+    thresholds: Thresholds | None = None
+    """Those of this view; None: the usual ones."""
+
+    def under(self, wanted: BreakEven) -> Snapshot:
+        """Return the view that a rule's thresholds ask for: this one, where no such view has been made (yet)."""
+        if not self.views:
+            return self
+        return self.views.get(Thresholds(wanted.confidence, wanted.half_life, wanted.min_requests), self)
+
+    def in_force(self) -> Iterator[tuple[Snapshot, NodeKey, Node]]:
+        """Return each kind of request with its node in the view by which it was last decided, and that view."""
+        for key in dict.fromkeys(key for view in (self, *self.views.values()) for key in view.nodes):
+            view = self.views.get(self.asked.get(key) or Thresholds(0.0, 0.0, 0), self)
+            view = view if key in view.nodes else self
+            if key in view.nodes:
+                yield view, key, view.nodes[key]
+
+    def copied(self, *, stale: bool | None = None) -> Snapshot:
+        """Return a copy whose nodes stay as they are while decisions add some here; optionally marked stale or not."""
+        stale = self.stale if stale is None else stale
+        views = {wanted: view.copied(stale=stale) for wanted, view in self.views.items()}
+        return replace(self, stale=stale, nodes=dict(self.nodes), views=views)
 
     def node(self, key: NodeKey) -> Node:
         """Return the node of a kind of request at a load band."""
@@ -115,11 +144,13 @@ def build_snapshot(
     arms: Mapping[str, Sequence[Arm]] | None = None,
     epochs: Mapping[str, str] | None = None,
     tuning: Tuning | None = None,
+    thresholds: Collection[Thresholds] = (),
 ) -> Snapshot:
     """Return the snapshot at `now` (Unix seconds).
 
     `previous` carries each node's state on. `arms` are the arms on offer per backend (default: all that costs or
     statistics name), `epochs` the backends' present epochs (default: that of the newest bucket); others are left out.
+    `thresholds` are those that rules name beside the usual ones (`thresholds_of`): a view is made for each.
     """
     tuning = tuning or Tuning()
     buckets = list(buckets)
@@ -127,20 +158,41 @@ def build_snapshot(
     current.update(epochs or {})
     live = [bucket for bucket in buckets if current.get(bucket.key.backend) == bucket.key.epoch]
     offered = _offered(live, costs, arms)
-    book = Book(_lengths(live, offered))
-    eras = previous.eras if previous else Eras(at=now)
-    for bucket, vector in zip(live, eras.vectors(live, book.layouts), strict=True):
-        age = max(0.0, now - 60.0 * bucket.minute)
-        book.add(bucket.key, bucket.counters, 0.5 ** (age / tuning.half_life), TIME_UNIT_S, vector)
     views = {name: _view(name, table, previous) for name, table in costs.items() if table.cells}
-    eras.look(live, book.layouts, now, tuning.half_life)
-    eras.apply(book)
-    snapshot = Snapshot(now, stale, book, views, offered, current, tuning, history=tuple(history), eras=eras)
+    snapshot = Snapshot(
+        now, stale, Book(_lengths(live, offered)), views, offered, current, tuning, history=tuple(history)
+    )
     if previous is not None:
-        snapshot.guard, snapshot.controlled = previous.guard, previous.controlled
+        snapshot.guard, snapshot.controlled, snapshot.asked = previous.guard, previous.controlled, previous.asked
+    snapshot.eras = previous.eras if previous else Eras(at=now)
+    vectors = snapshot.eras.vectors(live, snapshot.book.layouts)
+    _count(snapshot, live, vectors)
     snapshot.guard.advance(snapshot.history, now)
-    _fill(snapshot, previous)
+    most = max(_FEWEST_NODES, MOST_NODES // (1 + len(thresholds)))
+    _fill(snapshot, previous, most)
+    by_half_life = {tuning.half_life: snapshot}
+    for wanted in thresholds:
+        before = previous.views.get(wanted) if previous else None
+        view = replace(snapshot, tuning=tuned(tuning, wanted), nodes={}, views={}, thresholds=wanted)
+        same = by_half_life.setdefault(view.tuning.half_life, view)
+        if same is view:
+            view.book, view.eras = Book(_lengths(live, offered)), before.eras if before else Eras(at=now)
+            _count(view, live, vectors)
+        else:
+            view.book, view.eras = same.book, same.eras
+        _fill(view, before, most)
+        snapshot.views[wanted] = view
     return snapshot
+
+
+def _count(snapshot: Snapshot, live: Sequence[Bucket], vectors: Sequence[Vector | None]) -> None:
+    """Fill the book with discounted counters, and set aside what came before a change."""
+    book, now, half_life = snapshot.book, snapshot.made_at, snapshot.tuning.half_life
+    for bucket, vector in zip(live, vectors, strict=True):
+        age = max(0.0, now - 60.0 * bucket.minute)
+        book.add(bucket.key, bucket.counters, 0.5 ** (age / half_life), TIME_UNIT_S, vector)
+    snapshot.eras.look(live, book.layouts, now, half_life)
+    snapshot.eras.apply(book)
 
 
 def _view(name: str, table: CostTable, previous: Snapshot | None) -> Costs:
@@ -184,7 +236,7 @@ def make_node(
     return Node(evidence, state, share, arms, flights, requests, alarm_at=alarm_at)
 
 
-def _fill(snapshot: Snapshot, previous: Snapshot | None) -> None:
+def _fill(snapshot: Snapshot, previous: Snapshot | None, most: int) -> None:
     old = previous.nodes if previous else {}
     elapsed = max(0.0, snapshot.made_at - previous.made_at) if previous else 0.0
     wanted: set[NodeKey] = {key for key in old if key[0] in snapshot.offered}
@@ -195,7 +247,7 @@ def _fill(snapshot: Snapshot, previous: Snapshot | None) -> None:
         before = old.get(key)
         signature = _signature(snapshot, key)
         age = snapshot.made_at - before.made_at if before else elapsed
-        if before is not None and (made >= MOST_NODES or (before.signature == signature and age < CARRY_S)):
+        if before is not None and (made >= most or (before.signature == signature and age < CARRY_S)):
             snapshot.nodes[key] = before
             continue
         node = snapshot.nodes[key] = make_node(snapshot, key, before, age)

@@ -91,7 +91,7 @@ def _unsettled(state: NodeState, evidence: Evidence, tuning: Tuning) -> NodeStat
         return replace(state, incumbent=PLAIN_KEY, settled=True, switches=0, changed_at=state.seen)
     lead = min(range(len(arms)), key=lambda i: arms[i].r)
     informed = max(arm.requests for arm in arms)
-    z, needed = tuning.optimism, tuning.settle_requests
+    z, needed = tuning.settle_z, tuning.settle_requests
     if lead == 0:
         z, needed = tuning.settle_plain_z, tuning.settle_plain_requests
     apart = all(evidence.gap[i][lead] > z * evidence.spread[i][lead] for i in range(len(arms)) if i != lead)

@@ -66,7 +66,7 @@ class TaskSummary(msgspec.Struct):
 def summarize(snapshot: Snapshot, tasks: Sequence[str]) -> list[TaskSummary]:
     """Return the rows of all kinds of request seen, in the order of `tasks` (others after them), busiest first."""
     order = {task: i for i, task in enumerate(tasks)}
-    rows = [_row(snapshot, key, node) for key, node in snapshot.nodes.items() if node.requests > 0]
+    rows = [_row(view, key, node) for view, key, node in snapshot.in_force() if node.requests > 0]
     rows.sort(key=lambda row: (order.get(row.task, len(order)), row.task, -row.requests, row.backend, row.load))
     return rows
 

@@ -23,6 +23,8 @@ class Tuning:
     """How many requests that assumption weighs."""
     settle_requests: int = 5
     """Requests before a node may settle on a speculative arm."""
+    settle_z: float = 0.7
+    """Separation asked for before settling on a speculative arm, in standard errors: its error shows itself soon."""
     settle_plain_requests: int = 8
     """The same for plain, whose error hides its own evidence."""
     settle_plain_z: float = 1.64
