@@ -63,6 +63,7 @@ class Decide(Protocol):
         draw: float,
         policy: str,
         conversation: str = "",
+        home: str = "",
     ) -> Decision:
         """Return the arm to take, and why."""
         ...

@@ -14,6 +14,7 @@ from gateway.classify import Classifier
 from gateway.closing import make_record
 from gateway.errors import ApiError, BackendUnreachable, NotFound, Unavailable, UpstreamError
 from gateway.fingerprint import conversation_of, draw_of, fingerprint_of
+from gateway.homes import Homes
 from gateway.policy import Policy, Rule, enforced, facts_of, match, within
 from gateway.priority import Priorities, is_refusal
 from gateway.relay import Relay
@@ -48,6 +49,7 @@ class Service:
         self.secret = secret
         self.texts = texts
         self.priorities = Priorities()
+        self.homes = Homes()
         self.bytes_per_token = 4.0
         """Request bytes per prompt token, learned from the usage that backends report."""
 
@@ -176,6 +178,7 @@ class Exchange:
             draw=draw_of(request.record_id or request.request_id, service.secret),
             policy=self._generation.policy.hash,
             conversation=self.conversation,
+            home=service.homes.of(self.conversation),
         )
         decision.priority = service.priorities.of(rule, states[decision.arm.backend])
         return decision
@@ -297,6 +300,8 @@ class Exchange:
             secret=service.secret,
         )
         self.close()
+        if status == 200:
+            service.homes.note(self.conversation, record.arm.backend)
         if record.prompt_tokens is not None:
             self.used_tokens = record.prompt_tokens + (record.completion_tokens or 0)
         elif relay is not None and relay.events:

@@ -155,6 +155,8 @@ class BackendState(msgspec.Struct, frozen=True):
     running: int
     """Sequences decoding there now, this gateway's own in flight included."""
     waiting: int = 0
+    kv_used: float | None = None
+    """Share of its cache for keys and values in use, where it says; of several servers the mean."""
     detail: str = ""
     """Why it is not healthy."""
     version: str = ""
@@ -182,6 +184,8 @@ class Decision(msgspec.Struct):
     """What goes upstream to a backend that switches per request."""
     load: int = 1
     """Running sequences at the backend when decided, this one included."""
+    waiting: int = 0
+    """Sequences in its queue then."""
     plain_s: float | None = None
     """Expected T_plain of this request at that load and context, seconds a token."""
     propensity: float = 1.0

@@ -11,6 +11,9 @@ from typing import Any
 
 from gateway.types import Spec
 
+DRAFTED = "llamacpp:spec_decode_num_draft_tokens_total"
+ROUNDS = "llamacpp:spec_decode_num_drafts_total"
+"""llama.cpp's totals; per response it counts tokens only."""
 _KEPT = 0.5
 """Weight of the past against a look's own counts: some looks see only a handful of tokens."""
 
@@ -79,3 +82,34 @@ class CounterShare:
             histogram=[],
             estimated=True,
         )
+
+
+class RoundShare:
+    """Draft tokens per round of a server whose responses count tokens only, from the gains between looks."""
+
+    def __init__(self, drafted: str = DRAFTED, rounds: str = ROUNDS) -> None:
+        self._names = drafted, rounds
+        self._last: tuple[float, float] | None = None
+        self._gains = (0.0, 0.0)
+
+    def look(self, samples: Mapping[str, float]) -> None:
+        """Take a page's samples; totals that fell are those of a new process."""
+        now = samples.get(self._names[0], 0.0), samples.get(self._names[1], 0.0)
+        last, self._last = self._last, now
+        if last is None or now[0] < last[0] or now[1] < last[1]:
+            self._gains = now
+        elif now[1] > last[1]:
+            drafted, rounds = (_KEPT * gain + n - p for gain, n, p in zip(self._gains, now, last, strict=True))
+            self._gains = drafted, rounds
+
+    def rounds(self, spec: Spec, tokens: int, longest: int) -> Spec:
+        """Fill in a response's rounds and undrafted steps: `tokens` of output, drafts of at most `longest`.
+
+        Accepted tokens bound the rounds: no round accepts more than its draft, and none is without a token of its own.
+        """
+        drafted, rounds = self._gains
+        mean = drafted / rounds if rounds else float(max(1, longest))
+        steps = max(0, tokens - spec.accepted)
+        spec.rounds = max(1, min(round(spec.drafted / mean), steps)) if spec.drafted else 0
+        spec.undrafted = max(0, steps - spec.rounds)
+        return spec

@@ -52,6 +52,7 @@ class EngineBackend(HttpBackend):
         self.has_tool_template = info.has_tool_template
         self.running_seen = max(0, info.running - ours)
         self.waiting = info.waiting
+        self.kv_used = info.kv_tokens_used / info.kv_tokens_total if info.kv_tokens_total else None
         self.arms = _servable(self.target.arms, info) if self.target.arms else _all_arms(self.name, info)
         await self._read_costs()
 

@@ -59,6 +59,8 @@ class MeasuredBackend(GenericBackend):
 
     running_metric = ""
     waiting_metric = ""
+    kv_metrics: tuple[str, ...] = ()
+    """Names under which versions of the server tell which share of its cache is in use."""
 
     async def probe(self) -> None:
         """Read models, then load and process start from `/metrics`, which not every build has."""
@@ -72,6 +74,7 @@ class MeasuredBackend(GenericBackend):
         self.look(samples)
         self.running_seen = max(0, int(samples.get(self.running_metric, 0)) - ours)
         self.waiting = int(samples.get(self.waiting_metric, 0))
+        self.kv_used = next((samples[name] for name in self.kv_metrics if name in samples), None)
         started = samples.get("process_start_time_seconds")
         if started is not None:
             self.epoch = f"{started:.0f}"

@@ -48,6 +48,8 @@ class HttpBackend:
         self.running_seen = 0
         """Running sequences at the last probe that were not this gateway's own."""
         self.waiting = 0
+        self.kv_used: float | None = None
+        """Share of the server's cache in use at the last probe, where it says."""
         self._watch: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
 
@@ -79,6 +81,7 @@ class HttpBackend:
             adaptive=self.adaptive,
             running=self.in_flight + self.running_seen,
             waiting=self.waiting,
+            kv_used=self.kv_used,
             detail=self.detail,
             version=self.version,
             draft=self.draft,

@@ -1,9 +1,11 @@
-"""llama.cpp's server: counts of draft tokens per response, load from its slots where they are shown."""
+"""llama.cpp's server: counts of draft tokens per response, rounds by its totals, load from its Prometheus page."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from gateway.backends.base import Target
+from gateway.backends.counters import RoundShare
 from gateway.backends.generic import MeasuredBackend
 from gateway.backends.stats import llamacpp_spec
 from gateway.types import Spec
@@ -16,7 +18,21 @@ class LlamaCppBackend(MeasuredBackend):
     per_request_stats = True
     running_metric = "llamacpp:requests_processing"
     waiting_metric = "llamacpp:requests_deferred"
+    kv_metrics = ("llamacpp:kv_cache_usage_ratio",)
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self._rounds = RoundShare()
+
+    def look(self, samples: dict[str, float]) -> None:
+        """Follow how many tokens a draft has on average (shown where the server was started with `--metrics`)."""
+        self._rounds.look(samples)
 
     def spec(self, payload: dict[str, Any]) -> Spec | None:
-        """Read `timings.draft_n` and `draft_n_accepted`."""
-        return llamacpp_spec(payload)
+        """Read `timings.draft_n` and `draft_n_accepted`; rounds are worked out, so the whole is marked as estimated."""
+        spec = llamacpp_spec(payload)
+        if spec is None:
+            return None
+        tokens = payload["timings"].get("predicted_n")
+        longest = max(arm.k for arm in self.arms)
+        return self._rounds.rounds(spec, tokens if isinstance(tokens, int) else 0, longest)

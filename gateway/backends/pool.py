@@ -69,6 +69,7 @@ class ReplicaPool:
             epoch=_joint([state.epoch for state in states]),
             running=_mean([state.running for state in up]),
             waiting=_mean([state.waiting for state in up]),
+            kv_used=_share([state.kv_used for state in up]),
             detail=f"{len(states) - len(up)} of {len(states)} replicas down: {down}" if down else "",
         )
 
@@ -120,6 +121,11 @@ def _joint(epochs: list[str]) -> str:
     if len(epochs) < 2:
         return epochs[0] if epochs else ""
     return blake2b("|".join(epochs).encode(), digest_size=6).hexdigest()
+
+
+def _share(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _mean(values: list[int]) -> int:

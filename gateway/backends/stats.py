@@ -53,7 +53,10 @@ def vllm_spec(payload: dict[str, Any]) -> Spec | None:
 
 
 def llamacpp_spec(payload: dict[str, Any]) -> Spec | None:
-    """Read llama.cpp's `timings.draft_n` and `draft_n_accepted`; it counts tokens only, so rounds are not known."""
+    """Read llama.cpp's `timings.draft_n` and `draft_n_accepted`; it counts tokens only, so rounds are not known.
+
+    A server that drafts leaves both out where a request had no draft at all; so does one that never drafts.
+    """
     timings = payload.get("timings")
     if not isinstance(timings, dict) or "draft_n" not in timings:
         return None
@@ -67,7 +70,11 @@ def llamacpp_spec(payload: dict[str, Any]) -> Spec | None:
 
 
 def sglang_spec(payload: dict[str, Any]) -> Spec | None:
-    """Read SGLang's `sglext.spec_tokens_details` or the native `meta_info`, old and new field names."""
+    """Read SGLang's `sglext.spec_tokens_details` or the native `meta_info`, old and new field names.
+
+    Where there is a histogram it is what counts: under an adaptive number of steps, 0.5.23 works out the number of
+    proposed drafts from the configured one.
+    """
     for place in (payload.get("sglext"), payload.get("meta_info"), *_choice_infos(payload)):
         if not isinstance(place, dict):
             continue
@@ -75,12 +82,26 @@ def sglang_spec(payload: dict[str, Any]) -> Spec | None:
         found = details if isinstance(details, dict) else place
         rounds = _count(found, "spec_verify_ct", "verify_ct", "num_verify_steps")
         if rounds:
-            drafted = _count(found, "spec_draft_token_num", "num_draft_tokens", "draft_tokens")
-            accepted = _count(found, "spec_accept_token_num", "num_accepted_tokens", "accepted_tokens")
-            raw = found.get("spec_accept_histogram") or found.get("acceptance_histogram") or []
-            histogram = [count for count in raw if isinstance(count, int)] if isinstance(raw, list) else []
+            drafted = _count(
+                found, "spec_num_proposed_drafts", "spec_draft_token_num", "num_draft_tokens", "draft_tokens"
+            )
+            accepted = _count(
+                found, "spec_num_correct_drafts", "spec_accept_token_num", "num_accepted_tokens", "accepted_tokens"
+            )
+            histogram = _histogram(found)
+            if sum(histogram) == rounds:
+                accepted = sum(j * count for j, count in enumerate(histogram))
             return Spec(rounds=rounds, drafted=drafted, accepted=accepted, histogram=histogram)
     return None
+
+
+def _histogram(found: dict[str, Any]) -> list[int]:
+    """Return rounds by accepted tokens, under the name of this or an older version; empty where there is none."""
+    for name in ("spec_correct_drafts_histogram", "spec_accept_histogram", "acceptance_histogram"):
+        raw = found.get(name)
+        if isinstance(raw, list):
+            return [count for count in raw if isinstance(count, int)]
+    return []
 
 
 def _choice_infos(payload: dict[str, Any]) -> list[Any]:

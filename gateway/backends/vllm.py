@@ -18,6 +18,7 @@ class VllmBackend(MeasuredBackend):
     per_request_stats = True
     running_metric = "vllm:num_requests_running"
     waiting_metric = "vllm:num_requests_waiting"
+    kv_metrics = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
     stripped = ("cache_salt",)
 
     def __init__(self, target: Target) -> None:

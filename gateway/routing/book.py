@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gateway.routing.stats import Pile, Vector, layout_of, merged
-from gateway.types import CellKey
+from gateway.types import Arm, CellKey
 
 ALL = "*"
 """Stands for every task."""
+_FEW = 8.0
+"""Requests behind a mean that arms are compared by."""
 Kind = tuple[str, str, str, str]
 """(backend, task, temperature band, context band)."""
 
@@ -65,6 +67,8 @@ class Book:
         self.signatures: dict[Kind, tuple[int, int]] = {}
         """Buckets and requests (not discounted) behind a kind: it has changed where these have."""
         self._pooled: dict[Kind, dict[str, Pile]] = {}
+        self._sizes: dict[str, tuple[float, float]] = {}
+        self._starts: dict[tuple[str, str, int, str], tuple[float, float]] = {}
 
     def add(
         self, key: CellKey, counters: Mapping[str, int], weight: float, unit: float, vector: Vector | None = None
@@ -77,10 +81,34 @@ class Book:
         self.signatures[kind] = (buckets + 1, requests + counters.get("n", 0))
         if "mn" in counters or "wn" in counters:
             self.measured.setdefault(key, Measured()).add(counters, weight, unit)
+            self._add_sums(key, counters, weight, unit)
         if key.k > 0:
             if vector is None:
                 vector = self.layouts[key.backend, key.method].vector(counters)
             self.add_vector(kind, key.method, key.k, vector, weight)
+
+    def _add_sums(self, key: CellKey, counters: Mapping[str, int], weight: float, unit: float) -> None:
+        for task in (key.task, ALL):
+            n, tokens = self._sizes.get(task, (0.0, 0.0))
+            self._sizes[task] = (n + weight * counters.get("mn", 0), tokens + weight * counters.get("mtok", 0))
+        arm = (key.backend, key.method, key.k)
+        for context in (key.context, ALL):
+            n, seconds = self._starts.get((*arm, context), (0.0, 0.0))
+            more = weight * counters.get("wt", 0) * unit
+            self._starts[*arm, context] = (n + weight * counters.get("wn", 0), seconds + more)
+
+    def output_tokens(self, task: str) -> float | None:
+        """Return the mean output of a task (`ALL`: of all), None where none has been seen."""
+        n, tokens = self._sizes.get(task, (0.0, 0.0))
+        return tokens / n if n > 0 and tokens > 0 else None
+
+    def start_s(self, arm: Arm, context: str) -> float | None:
+        """Return the mean time to the first token of requests that found no queue, None after too few of them."""
+        for band in (context, ALL):
+            n, seconds = self._starts.get((arm.backend, arm.method, arm.k, band), (0.0, 0.0))
+            if n >= _FEW:
+                return seconds / n
+        return None
 
     def add_vector(self, kind: Kind, method: str, k: int, vector: Vector, weight: float = 1.0) -> None:
         """Add counters that are a vector already."""
@@ -127,6 +155,8 @@ class Book:
             measured.scale(weight)
         for kind in self.requests:
             self.requests[kind] *= weight
+        self._sizes = {task: (n * weight, tokens * weight) for task, (n, tokens) in self._sizes.items()}
+        self._starts = {arm: (n * weight, seconds * weight) for arm, (n, seconds) in self._starts.items()}
 
     def forget(self, backend: str, method: str, task: str) -> None:
         """Let all that is known of a method's acceptance on a task weigh one request: it has changed."""

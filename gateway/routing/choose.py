@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from gateway.policy.schema import Rule
 from gateway.routing.estimates import PLAIN_KEY
 from gateway.routing.options import Ask, Option
+from gateway.routing.placing import placed
 from gateway.routing.shown import Shown, shown_for
 
 Controlled = dict[str, Option]
@@ -32,6 +33,9 @@ def choose(ask: Ask, options: list[Option], *, forced: bool) -> Choice:
     """Return the choice among `options` (at least one)."""
     controlled = candidates(options)
     best = preferred(options, ask.rule, controlled)
+    moved = ""
+    if not forced and len(ask.backends) > 1 and not ask.snapshot.stale:
+        best, moved = placed(ask, best, _leaders(best, options, controlled))
     shown = _shown(best, options, None if forced else controlled.get(best.arm.backend))
     if forced:
         return Choice(best, "forced", f"forced by the request; {_explain(shown)}", best, shown=shown)
@@ -44,8 +48,18 @@ def choose(ask: Ask, options: list[Option], *, forced: bool) -> Choice:
     return (
         _holdout(ask, best, options)
         or _probe(ask, best, options, controlled)
+        or (Choice(best, "ok", f"{moved}, {_explain(shown)}", best, shown=shown) if moved else None)
         or _estimated(ask, best, options, controlled.get(best.arm.backend), shown)
     )
+
+
+def _leaders(best: Option, options: list[Option], controlled: Controlled) -> dict[str, Option]:
+    """Return what each backend would take this request with."""
+    leaders = {best.arm.backend: best}
+    for name in {option.arm.backend: None for option in options if option.arm.backend != best.arm.backend}:
+        mine = [option for option in options if option.arm.backend == name]
+        leaders[name] = in_flight(controlled.get(name), mine) or _incumbent(mine)
+    return leaders
 
 
 def _estimated(ask: Ask, best: Option, options: list[Option], control: Option | None, shown: Shown | None) -> Choice:

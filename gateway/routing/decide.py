@@ -33,14 +33,17 @@ def decide(
     draw: float,
     policy: str,
     conversation: str = "",
+    home: str = "",
 ) -> Decision:
     """Return the decision for one request; `draw` is uniform in [0, 1) from a keyed hash of the request.
+
+    `home` is the backend that answered the conversation last, where known.
 
     Raises InvalidRequest where no backend could ever serve it (window, tools), NotFound for a forced arm that does not
     exist, Unavailable where no arm can answer now.
     """
     view = snapshot.under(rule.break_even)
-    ask = Ask(request, classification.task, rule, view, backends, prompt_tokens, draw, conversation)
+    ask = Ask(request, classification.task, rule, view, backends, prompt_tokens, draw, conversation, home)
     vetoes: list[str] = []
     arms = servable(ask, vetoes)
     forced = forced_by(ask, arms)
@@ -67,6 +70,7 @@ def decide(
         vetoes=vetoes,
         speculation=_speculation(choice, options),
         load=load_of(chosen.state),
+        waiting=chosen.state.waiting,
         plain_s=chosen.node.evidence.plain_s,
         propensity=choice.propensity,
         incumbent="" if choice.preferred.arm == chosen.arm else str(choice.preferred.arm),

@@ -9,7 +9,7 @@ A cell holds the requests that ran in one arm. Counters (all integers, so that m
   which tell how much requests differ: both feed the in-flight controller's prior;
 - `fn`, `fg`, `fgg`: requests with probe episodes in flight and the plain steps gained by them, in 1/100;
 - `mn`, `mtok`, `mt`: requests, tokens and time measured in 100 µs, `mtt`, `mxt`, `mxx` their second moments (time²,
-  time·tokens, tokens²), `wn`, `wt` requests and time to first token in 100 µs;
+  time·tokens, tokens²), `wn`, `wt` requests that found no queue and their time to first token in 100 µs;
 - for each draft length k' that the request reveals `r<k'>`, `u<k'>`, `d<k'>`, `a<k'>`, `z<k'>`: rounds, undrafted
   steps, drafted, accepted, zero rounds; `<f>*<g>`: Σ over requests of the product of two of the features `t` (tokens),
   `r<k'>`, `u<k'>`. Costs are put in on read: one request informs every load. `vn` counts the requests behind these;
@@ -227,5 +227,5 @@ def _measured(record: RequestRecord, counters: dict[str, int]) -> None:
         units = min(MAX_UNITS, max(1, round(seconds / TIME_UNIT_S)))
         counters |= {"mn": 1, "mtok": tokens, "mt": units}
         counters |= {"mtt": units * units, "mxt": units * tokens, "mxx": tokens * tokens}
-    if record.ttft_s is not None:
+    if record.ttft_s is not None and not record.decision.waiting:
         counters |= {"wn": 1, "wt": min(MAX_UNITS, round(record.ttft_s / TIME_UNIT_S))}

@@ -31,6 +31,8 @@ class Ask:
     draw: float
     """Uniform in [0, 1) from a keyed hash of the request."""
     conversation: str
+    home: str = ""
+    """The backend that has this conversation's prefix in its cache, where known."""
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ from gateway.routing.costs import Costs, TableCosts
 from gateway.routing.eras import Eras
 from gateway.routing.estimates import ArmKey, Evidence, Prior, Setting, evidence_at
 from gateway.routing.flight import Flight, flight_at
+from gateway.routing.flow import Flow
 from gateway.routing.guard import Guard
 from gateway.routing.observe import TIME_UNIT_S
 from gateway.routing.states import NodeState, advance, probe_share
@@ -91,6 +92,8 @@ class Snapshot:
     """p99 standings; carried on likewise."""
     eras: Eras = field(default_factory=Eras)
     """Change detectors; carried on from snapshot to snapshot."""
+    flow: Flow = field(default_factory=Flow)
+    """Shares of backends; carried on likewise."""
     controlled: set[str] = field(default_factory=set)
     """Backends whose requests `decide` has sent out under in-flight control."""
     views: dict[Thresholds, Snapshot] = field(default_factory=dict)
@@ -164,6 +167,8 @@ def build_snapshot(
     )
     if previous is not None:
         snapshot.guard, snapshot.controlled, snapshot.asked = previous.guard, previous.controlled, previous.asked
+        snapshot.flow = previous.flow
+    snapshot.flow.advance(now, tuning.shift_s)
     snapshot.eras = previous.eras if previous else Eras(at=now)
     vectors = snapshot.eras.vectors(live, snapshot.book.layouts)
     _count(snapshot, live, vectors)

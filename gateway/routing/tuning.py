@@ -60,6 +60,13 @@ class Tuning:
     """What they may cost besides at first; a hundred requests on, half of it."""
     probe_fallen: float = 0.03
     """Share of probes right after a collapse, with the shortest draft; shrinks with the root of the requests since."""
+    shift_s: float = 10.0
+    """Seconds in which 63 % of a kind of request follows to the backend that has become the better one."""
+    queue_margin: float = 0.05
+    """Share of a request's expected time that another backend's queue or start must save before it counts."""
+    queue_ramp_s: float = 4.0
+    """Expected gain at which every request leaves a queue; below, a share in proportion. Load is seen a second late:
+    whoever answers it faster makes the queues swing."""
     probe_z: float = 1.2
     """Standard errors of that "may be"."""
     lend_requests: float = 100.0
