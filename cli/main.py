@@ -19,6 +19,7 @@ COMMANDS = {
     "classify": "cli.classify:classify",
     "classifier": "cli.classifier:classifier",
     "simulate": "cli.simulate:simulate",
+    "distill": "cli.distill:distill",
     "record-traces": "cli.record_traces:record_traces",
 }
 """Command name → `module:attribute` of its click command."""

@@ -17,6 +17,7 @@ from engine.config import EngineConfig
 from engine.cost_fit import write_costs
 from engine.costs import CostModel, StepTiming, cache_path
 from engine.detokenizer import Delivery
+from engine.errors import ModelError
 from engine.intake import Intake, Run
 from engine.kv_cache import KVPool
 from engine.messages import CostTable
@@ -29,6 +30,7 @@ from engine.sampler import Draft, Sampler, Verdict
 from engine.scheduler import Plan, Scheduler
 from engine.sequence import GenerateRequest, StepOutput
 from engine.spec_decode.proposals import Proposals
+from engine.spec_decode.proposer import Observer
 from engine.spec_decode.synthetic import AcceptanceProfile, SyntheticSampler
 
 log = logging.getLogger(__name__)
@@ -71,6 +73,7 @@ class EngineCore:
             self._costs.load(self._costs_path)
         self._intake = Intake(model, config, self._costs, methods=self._proposals.methods, kv_tokens=self._memory.total)
         self._profiler = Profiler(self._runner, self._memory, self._proposals, self._costs)
+        self._observers: list[Observer] = []
         self._runs: dict[str, Run] = {}
         self._lock = threading.Lock()
         self._arriving: list[Run] = []
@@ -116,6 +119,13 @@ class EngineCore:
             profiled=self._costs.profiled,
             preemptions=self._scheduler.preemptions,
         )
+
+    def watch(self, taps: tuple[int, ...], observer: Observer) -> None:
+        """Show `observer` the target's hidden states after the layers `taps`, pass by pass. Raises ModelError."""
+        if self._runner.taps not in {(), taps}:
+            raise ModelError(f"hidden states of layers {self._runner.taps} are watched already, not {taps}")
+        self._runner.taps = taps
+        self._observers.append(observer)
 
     def profile_once(self) -> bool:
         """Time one pair of steps; the step thread calls this while there is no work, until it returns False."""
@@ -184,6 +194,7 @@ class EngineCore:
     def _verify(self, plan: Plan, drafts: list[tuple[Run, Draft]]) -> list[Verdict]:
         """One forward pass over all rows, then the sampler's verdict on each draft."""
         rows = []
+        owners = [run.sequence for run, _ in drafts]
         for run, draft in drafts:
             kv = run.sequence.row
             rows.append(RowInput(kv, run.sequence.tokens[kv.length :] + draft.tokens, len(draft.tokens) + 1))
@@ -191,7 +202,12 @@ class EngineCore:
             kv = sequence.row
             if take < sequence.num_uncomputed:
                 rows.append(RowInput(kv, sequence.tokens[kv.length : kv.length + take], 0))
+                owners.append(sequence)
         logits = self._runner.forward(rows)
+        if self._runner.features is not None:
+            parts = self._runner.features.split([len(row.tokens) for row in rows])
+            for observer in self._observers:
+                observer(list(zip(owners, parts, strict=True)))
         return self._sampler.verify(logits, [(run.sampler, draft) for run, draft in drafts])
 
     def _account(self, plan: Plan, drafts: list[tuple[Run, Draft]], timing: StepTiming) -> None:

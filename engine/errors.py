@@ -28,6 +28,10 @@ class TokenizerMismatchError(ModelError):
     """Target and draft do not share a vocabulary."""
 
 
+class DistillError(EngineError):
+    """A draft cannot be made, read or judged as asked; the message names the file or option at fault."""
+
+
 class RequestRejected(EngineError):
     """This request cannot be served as asked.
 

@@ -139,6 +139,8 @@ class LeanRunner:
         config = model.config
         self.kv_shape = kv_shape
         self.vocab_size = loaded.vocab_size
+        self.taps: tuple[int, ...] = ()
+        self.features: torch.Tensor | None = None
         self._device = torch.device(loaded.device)
         self._embed = model.model.embed_tokens.weight.detach()
         with torch.inference_mode():
@@ -162,8 +164,12 @@ class LeanRunner:
             self._extend_rotary(longest)
         cos, sin = self._cos[batch.positions], self._sin[batch.positions]
         x = functional.embedding(batch.input_ids, self._embed)
+        tapped = []
         for number, layer in enumerate(self._layers):
             x = self._layer(number, layer, x, batch, (cos, sin))
+            if number + 1 in self.taps:
+                tapped.append(x)
+        self.features = torch.cat(tapped, dim=-1) if tapped else None
         batch.commit()
         if not batch.all_wanted:
             x = x[batch.wanted]

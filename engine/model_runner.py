@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -27,6 +28,10 @@ class ModelRunner(Protocol):
 
     kv_shape: KVShape
     vocab_size: int
+    taps: tuple[int, ...]
+    """Numbers of layers, ascending from 1, after which hidden states are kept; empty: none are."""
+    features: torch.Tensor | None
+    """Of the last pass: the tapped hidden states side by side [tokens, taps · width]; None without taps."""
 
     def forward(self, rows: Sequence[RowInput]) -> torch.Tensor:
         """Run all new tokens, advance every row's KV length and return logits [Σ num_logits, vocab_size]."""
@@ -61,6 +66,8 @@ class TransformersRunner:
     def __init__(self, loaded: LoadedModel) -> None:
         self.kv_shape = kv_shape_of(loaded)
         self.vocab_size = loaded.vocab_size
+        self.taps: tuple[int, ...] = ()
+        self.features: torch.Tensor | None = None
         self._model: Any = loaded.model
         self._model.train(False)
         self._device = torch.device(loaded.device)
@@ -73,17 +80,36 @@ class TransformersRunner:
         before = config._attn_implementation
         config._attn_implementation = IMPLEMENTATION
         try:
-            logits: torch.Tensor = self._model(
-                input_ids=batch.input_ids.unsqueeze(0),
-                position_ids=batch.positions.unsqueeze(0),
-                use_cache=False,
-                logits_to_keep=batch.wanted,
-                packed=batch,
-            ).logits[0]
+            with _tapping(self._model, self.taps) as tapped:
+                logits: torch.Tensor = self._model(
+                    input_ids=batch.input_ids.unsqueeze(0),
+                    position_ids=batch.positions.unsqueeze(0),
+                    use_cache=False,
+                    logits_to_keep=batch.wanted,
+                    packed=batch,
+                ).logits[0]
         finally:
             config._attn_implementation = before
+        self.features = torch.cat(tapped, dim=-1) if tapped else None
         batch.commit()
         return logits
+
+
+@contextmanager
+def _tapping(model: Any, taps: tuple[int, ...]) -> Iterator[list[torch.Tensor]]:  # noqa: ANN401 - any of transformers' models
+    """Collect what the tapped decoder layers put out [tokens, width], in order, while the block runs."""
+    tapped: list[torch.Tensor] = []
+
+    def keep(_module: torch.nn.Module, _given: Any, out: Any) -> None:  # noqa: ANN401 - a tensor or a tuple of them
+        tapped.append((out[0] if isinstance(out, tuple) else out)[0])
+
+    layers = model.get_decoder().layers if taps else ()
+    handles = [layers[number - 1].register_forward_hook(keep) for number in taps]
+    try:
+        yield tapped
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def make_runner(loaded: LoadedModel) -> ModelRunner:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
+
+import torch
 
 from engine.sampler import Draft, SamplerState
 from engine.sequence import Sequence as Seq
+
+Observer = Callable[[Sequence[tuple[Seq, torch.Tensor]]], None]
+"""Told after each of the target's passes: by sequence, the hidden states of its new tokens [tokens, taps · width].
+
+The tokens are the last ones below the length of the sequence's KV, drafts included that may be rejected yet.
+"""
 
 
 class Proposer(Protocol):
