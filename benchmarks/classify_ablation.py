@@ -20,14 +20,14 @@ from cli.training.data import Example, folds_of, load_examples
 from cli.training.evaluate import f1_scores
 from cli.training.fit import Options, features_of, fit, logits_of, matrix_of, varied
 from gateway.classify.artefact import DEFAULT, load_artefact
-from gateway.classify.features import CUES, Features, Featurizer
-from gateway.classify.signals import NUMBERS
+from gateway.classify.features import CUES, Features
+from gateway.classify.signals import FLAGS, NUMBERS, SCRIPTS
 
 ROOT = Path(__file__).parent.parent
 FOLDS = 3
 CUE_PART = slice(0, 3 * len(CUES))
-NUMBER_PART = slice(3 * len(CUES), 3 * len(CUES) + NUMBERS)
-PAIR_PART = slice(3 * len(CUES) + NUMBERS, None)
+NUMBER_PART = slice(CUE_PART.stop, CUE_PART.stop + FLAGS + NUMBERS + len(SCRIPTS))
+PAIR_PART = slice(NUMBER_PART.stop, None)
 Mask = Callable[[Features], Features]
 
 
@@ -44,11 +44,11 @@ def _without(*parts: slice, hashed: bool = True) -> Mask:
 
 VARIANTS: dict[str, tuple[Mask, Options]] = {
     "all signals": (_without(), Options(noise=0, joins=0)),
-    "without the text model's n-grams": (_without(hashed=False), Options(noise=0, joins=0)),
+    "without the text model's words and pairs": (_without(hashed=False), Options(noise=0, joins=0)),
     "without cue words": (_without(CUE_PART, PAIR_PART), Options(noise=0, joins=0)),
     "without structure": (_without(NUMBER_PART, PAIR_PART), Options(noise=0, joins=0)),
     "without pairs": (_without(PAIR_PART), Options(noise=0, joins=0)),
-    "n-grams alone": (_without(CUE_PART, NUMBER_PART, PAIR_PART), Options(noise=0, joins=0)),
+    "words and pairs alone": (_without(CUE_PART, NUMBER_PART, PAIR_PART), Options(noise=0, joins=0)),
     "cue words alone": (_without(NUMBER_PART, PAIR_PART, hashed=False), Options(noise=0, joins=0)),
     "structure alone": (_without(CUE_PART, PAIR_PART, hashed=False), Options(noise=0, joins=0)),
     "all, trained with noisy and joined copies": (_without(), Options()),
@@ -62,9 +62,9 @@ def held_out(examples: list[Example], tasks: tuple[str, ...], mask: Mask, option
     folds = np.array(folds_of(examples, FOLDS, options.seed))
     copies = varied(examples, options)
     source = np.array([index for index, _ in copies])
-    featurizer = Featurizer(base.chars, base.cue_table, options.bits)
+    featurizer = base.featurizer()
     features = [mask(found) for found in features_of(featurizer, [body for _, body in copies])]
-    matrix = matrix_of(features, options)
+    matrix = matrix_of(features, featurizer.offsets[-1], options)
     guess = np.zeros(len(examples), dtype=np.int64)
     for fold in range(FOLDS):
         chosen = np.flatnonzero(folds[source] != fold)

@@ -78,14 +78,14 @@ def _say(text: str) -> None:
 
 def _tables(lexicon: Path | None) -> Any:  # noqa: ANN401 (the type's module needs scipy; loaded on demand)
     from cli.training.run import Tables
-    from gateway.classify.lexicon import build_cue_table, load_lexicon
-    from gateway.classify.tokens import build_char_tables
+    from gateway.classify.lexicon import cue_vocabulary, load_lexicon
+    from gateway.classify.tokens import Tokenizer, build_folds
 
     if lexicon is None:
         base = load_artefact(DEFAULT)
-        return Tables(base.chars, base.cue_table)
-    chars = build_char_tables()
-    return Tables(chars, build_cue_table(load_lexicon(lexicon), chars))
+        return Tables(base.folds, base.vocabulary)
+    folds = build_folds()
+    return Tables(folds, cue_vocabulary(load_lexicon(lexicon), Tokenizer(folds)))
 
 
 @classifier.command("eval")
@@ -142,7 +142,7 @@ def inspect(artefact: Path, prompt: str | None, as_json: bool) -> None:
     }
     if prompt is not None:
         body = {"prompt": prompt}
-        chances = model.probabilities(model.features(read_prompt(body))).tolist()
+        chances = model.probabilities(read_prompt(body))
         report["verdict"] = msgspec.to_builtins(model.classify(body))
         report["probabilities"] = dict(zip(model.taxonomy.names, [round(chance, 4) for chance in chances], strict=True))
     click.echo(msgspec.json.encode(report) if as_json else _text(report))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from cli.training.data import Example
 from cli.training.noise import joined, noisy
-from gateway.classify.features import Features, Featurizer
+from gateway.classify.features import DENSE, Features, Featurizer
 from gateway.classify.prompt import read_prompt
 from gateway.classify.signals import structure_of
 from gateway.errors import ArtefactError
@@ -27,13 +27,12 @@ JOIN_CHARS = 800
 class Options:
     """What a training run may vary."""
 
-    bits: int = 17
     strength: float = 1.0
-    """Inverse regularisation of the hashed weights (scikit-learn's C)."""
+    """Inverse regularisation of the text model's weights (scikit-learn's C)."""
     dense_scale: float = 0.6
-    """Scale of the cue and structural inputs against the hashed ones: larger means less regularised."""
+    """Scale of the cue and structural inputs against the text model's: larger means less regularised."""
     min_rows: int = 4
-    """Rows in which a hashed feature must occur to get a weight."""
+    """Prompts and variants in which a word, a pair or a group of letters must occur to get a weight."""
     noise: int = 1
     """Copies of each prompt with typos, lost accents or changed case."""
     joins: int = 1
@@ -45,7 +44,7 @@ class Options:
 class Weights:
     """A fitted model: (rows, tasks) each."""
 
-    hashed: Array
+    text: Array
     dense: Array
     bias: Array
 
@@ -59,17 +58,16 @@ def features_of(featurizer: Featurizer, bodies: Sequence[dict[str, Any]]) -> lis
     return found
 
 
-def matrix_of(features: Sequence[Features], options: Options) -> Any:  # noqa: ANN401 (scipy is untyped)
-    """Return the sparse design matrix: hashed rows first, dense inputs last."""
+def matrix_of(features: Sequence[Features], width: int, options: Options) -> Any:  # noqa: ANN401 (scipy is untyped)
+    """Return the sparse design matrix: the text model's `width` inputs first, dense inputs last."""
     from scipy import sparse
 
-    width = 1 << options.bits
     indptr = np.cumsum([0, *(len(f.rows) for f in features)])
     data = np.concatenate([f.scales for f in features])
-    hashed = sparse.csr_matrix((data, np.concatenate([f.rows for f in features]), indptr), shape=(len(features), width))
-    hashed.sum_duplicates()
+    text = sparse.csr_matrix((data, np.concatenate([f.rows for f in features]), indptr), shape=(len(features), width))
+    text.sum_duplicates()
     dense = sparse.csr_matrix(np.stack([f.dense for f in features]) * options.dense_scale)
-    return sparse.hstack((hashed, dense), format="csr")
+    return sparse.hstack((text, dense), format="csr")
 
 
 def varied(examples: Sequence[Example], options: Options) -> list[tuple[int, dict[str, Any]]]:
@@ -97,7 +95,7 @@ def fit(matrix: Any, labels: Sequence[int], options: Options, tasks: int, weight
         raise ArtefactError("training needs scikit-learn: pip install 'breakeven[training]'") from error
     if len(set(labels)) != tasks:
         raise ArtefactError("every task of the taxonomy needs labelled rows")
-    width = 1 << options.bits
+    width = matrix.shape[1] - DENSE
     common = np.flatnonzero(np.bincount(matrix.indices, minlength=matrix.shape[1]) >= options.min_rows)
     model = LogisticRegression(C=options.strength, max_iter=300, tol=1e-3)
     model.fit(matrix[:, common], np.asarray(labels), sample_weight=weights)
@@ -111,7 +109,7 @@ def fit(matrix: Any, labels: Sequence[int], options: Options, tasks: int, weight
 
 def logits_of(weights: Weights, features: Sequence[Features]) -> Array:
     """Return (examples, tasks) scores as the classifier computes them."""
-    return np.stack([f.scales @ weights.hashed[f.rows] + f.dense @ weights.dense + weights.bias for f in features])
+    return np.stack([f.scales @ weights.text[f.rows] + f.dense @ weights.dense + weights.bias for f in features])
 
 
 def softmax(logits: Array, temperature: float) -> Array:

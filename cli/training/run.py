@@ -12,21 +12,26 @@ import numpy as np
 from cli.training.data import Example, folds_of
 from cli.training.evaluate import Array, Evaluation, evaluate
 from cli.training.fit import Options, features_of, fit, fit_temperature, logits_of, matrix_of, softmax, varied
-from gateway.classify.artefact import Artefact, Header
-from gateway.classify.features import CueTable, Featurizer
+from cli.training.vocabulary import vocabulary_of
+from gateway.classify.artefact import STEP, Artefact, Header
+from gateway.classify.features import Featurizer
 from gateway.classify.taxonomy import Taxonomy
-from gateway.classify.tokens import CharTables
+from gateway.classify.tokens import Folds, Tokenizer
+from gateway.classify.vocabulary import Vocabulary
 from gateway.errors import ArtefactError
 
 FOLDS = 5
+LARGEST = np.iinfo(np.int16).max
+LEAST = 8
+"""Rows of smaller weights only (in units of 1 / STEP) are left out: they decide nothing and take time to load."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """What is not trained: character folding and the lexicon's hash table."""
+    """What is not trained: how characters fold, and the vocabulary to start with, which holds the cue words."""
 
-    chars: CharTables
-    cues: CueTable
+    folds: Folds
+    cues: Vocabulary
 
 
 def train(
@@ -49,8 +54,11 @@ def train(
     copies = varied(examples, options)
     source = np.array([index for index, _ in copies])
     say(f"{len(examples)} prompts of {len({e.family for e in examples})} families, {len(copies)} with their variants")
-    features = features_of(Featurizer(tables.chars, tables.cues, options.bits), [body for _, body in copies])
-    matrix = matrix_of(features, options)
+    bodies = [body for _, body in copies]
+    vocabulary = vocabulary_of(tables.cues, Tokenizer(tables.folds), bodies, options.min_rows)
+    featurizer = Featurizer(Tokenizer(tables.folds), vocabulary)
+    features = features_of(featurizer, bodies)
+    matrix = matrix_of(features, featurizer.offsets[-1], options)
     logits = np.zeros((len(examples), len(names)))
     for fold in range(FOLDS):
         chosen = np.flatnonzero(folds[source] != fold)
@@ -67,9 +75,11 @@ def train(
         "options": asdict(options),
         "held_out": msgspec.to_builtins(result),
     }
-    header = Header(version, taxonomy, options.bits, temperature, training=training)
-    arrays = (final.hashed.astype(np.float16), final.dense.astype(np.float32), final.bias.astype(np.float32))
-    return Artefact(header, *arrays, tables.chars, tables.cues), result
+    header = Header(version, taxonomy, temperature, training=training)
+    steps = np.clip(np.rint(final.text * STEP), -LARGEST, LARGEST).astype(np.int16)
+    rows = np.flatnonzero(np.abs(steps).max(axis=1) >= LEAST).astype(np.int32)
+    dense, bias = final.dense.astype(np.float32), final.bias.astype(np.float32)
+    return Artefact(header, rows, steps[rows], dense, bias, tables.folds, vocabulary), result
 
 
 def _check(examples: Sequence[Example], names: Sequence[str]) -> None:

@@ -15,14 +15,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gateway.classify.features import CUES, DENSE, SLOT_BITS, CueTable
+from gateway.classify.features import CUES, DENSE, Featurizer
 from gateway.classify.taxonomy import Taxonomy, check_taxonomy
-from gateway.classify.tokens import PLANE, CharTables
+from gateway.classify.tokens import PLANE, Folds, Tokenizer
+from gateway.classify.vocabulary import ARRAYS, Vocabulary
 from gateway.errors import ArtefactError
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 DEFAULT: Final = Path(__file__).with_name("default.npz")
 MAX_BYTES: Final = 5 * 1024 * 1024
+STEP: Final = 256
+"""Weights of the text model are whole multiples of 1 / STEP."""
 
 
 class Header(msgspec.Struct):
@@ -31,7 +34,6 @@ class Header(msgspec.Struct):
     version: str
     """Chosen when training; shown by `inspect` and named by policies through the file."""
     taxonomy: Taxonomy
-    bits: int
     temperature: float
     format: int = FORMAT
     cues: tuple[str, ...] = CUES
@@ -43,24 +45,29 @@ class Artefact(msgspec.Struct):
     """A trained classifier. Weight arrays are (rows, tasks)."""
 
     header: Header
-    hashed: npt.NDArray[np.float16]
+    rows: npt.NDArray[np.int32]
+    """Which rows of the featurizer's tables have weights."""
+    weights: npt.NDArray[np.int16]
+    """These weights, in units of 1 / STEP."""
     dense: npt.NDArray[np.float32]
     bias: npt.NDArray[np.float32]
-    chars: CharTables
-    cue_table: CueTable
+    folds: Folds
+    vocabulary: Vocabulary
     hash: str = ""
+
+    def featurizer(self) -> Featurizer:
+        """Return what computes this classifier's inputs."""
+        return Featurizer(Tokenizer(self.folds), self.vocabulary)
 
 
 def _arrays(artefact: Artefact) -> dict[str, npt.NDArray[Any]]:
     return {
-        "hashed": artefact.hashed,
+        "rows": artefact.rows,
+        "weights": artefact.weights,
         "dense": artefact.dense,
         "bias": artefact.bias,
-        "folded": artefact.chars.folded,
-        "kind": artefact.chars.kind,
-        "cue_slot": artefact.cue_table.slot,
-        "cue_key": artefact.cue_table.key,
-        "cue_class": artefact.cue_table.cue,
+        "folds": artefact.folds,
+        **artefact.vocabulary.arrays(),
     }
 
 
@@ -78,7 +85,7 @@ def save_artefact(artefact: Artefact, path: Path) -> str:
     arrays = _arrays(artefact)
     size = sum(array.nbytes for array in arrays.values())
     if size > MAX_BYTES - 16_384:
-        raise ArtefactError(f"{path}: {size} bytes; an artefact may have {MAX_BYTES}: use fewer bits or tasks")
+        raise ArtefactError(f"{path}: {size} bytes; an artefact may have {MAX_BYTES}: use fewer tasks or prompts")
     digest = _digest(header, arrays)
     try:
         with path.open("wb") as file:
@@ -100,32 +107,29 @@ def load_artefact(path: Path) -> Artefact:
     if header.format != FORMAT or header.cues != CUES:
         raise ArtefactError(f"{path}: made for another version; run `breakeven classifier train` again")
     tasks = len(check_taxonomy(header.taxonomy, str(path)).tasks)
-    _check_shapes(path, raw, 1 << header.bits, tasks)
+    _check_shapes(path, raw, tasks)
     if _digest(header_bytes, raw) != digest:
         raise ArtefactError(f"{path}: hash mismatch: the file is damaged or was edited")
-    return Artefact(
-        header=header,
-        hashed=raw["hashed"],
-        dense=raw["dense"],
-        bias=raw["bias"],
-        chars=CharTables(np.minimum(raw["folded"], PLANE - 1).astype(np.uint16), raw["kind"]),
-        cue_table=CueTable(raw["cue_slot"], raw["cue_key"], raw["cue_class"]),
-        hash=digest,
-    )
+    try:
+        vocabulary = Vocabulary.of(raw)
+    except (ValueError, TypeError) as error:
+        raise ArtefactError(f"{path}: {error}") from error
+    arrays = (raw["rows"], raw["weights"], raw["dense"], raw["bias"], raw["folds"])
+    return Artefact(header, *arrays, vocabulary, digest)
 
 
-def _check_shapes(path: Path, raw: dict[str, npt.NDArray[Any]], rows: int, tasks: int) -> None:
+def _check_shapes(path: Path, raw: dict[str, npt.NDArray[Any]], tasks: int) -> None:
+    weighted = len(raw["rows"]) if "rows" in raw and raw["rows"].ndim else 0
     expected: dict[str, tuple[int, ...]] = {
-        "hashed": (rows, tasks),
+        "rows": (weighted,),
+        "weights": (weighted, tasks),
         "dense": (DENSE, tasks),
         "bias": (tasks,),
-        "folded": (PLANE,),
-        "kind": (PLANE,),
-        "cue_slot": (1 << SLOT_BITS,),
+        "folds": (PLANE,),
     }
     for name, shape in expected.items():
         if name not in raw or raw[name].shape != shape:
             found = raw[name].shape if name in raw else None
             raise ArtefactError(f"{path}: {name}: expected shape {shape}, found {found}")
-    if raw.keys() != {*expected, "cue_key", "cue_class"}:
+    if raw.keys() != {*expected, *ARRAYS}:
         raise ArtefactError(f"{path}: unexpected arrays: {', '.join(sorted(raw))}")

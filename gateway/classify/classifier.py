@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from itertools import combinations
+from operator import mul
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from gateway.classify.artefact import DEFAULT, Artefact, load_artefact
-from gateway.classify.features import CUES, DENSE, Features, Featurizer
+from gateway.classify.artefact import DEFAULT, STEP, Artefact, load_artefact
+from gateway.classify.features import CUES, DENSE_PAIRS, LIMIT, TABLES, UNIT, Inputs
+from gateway.classify.lanes import pack, unpack
 from gateway.classify.prompt import Prompt, read_prompt
 from gateway.classify.signals import Structure, structure_of
 from gateway.classify.taxonomy import Taxonomy
@@ -20,6 +22,10 @@ from gateway.types import Classification
 
 FORMAT_CONFIDENCE: Final = 0.98
 TOOLS_CONFIDENCE: Final = 0.95
+_SCALES: Final = (0, *[round(1024 / math.sqrt(count)) for count in range(1, LIMIT)])
+"""What a sum of so many weights is multiplied by, in units of 1 / 1024."""
+_ONE: Final = STEP * 1024
+"""A logit of 1, in the units of all sums."""
 
 
 class Classifier:
@@ -29,11 +35,12 @@ class Classifier:
         self.header = artefact.header
         self.hash = artefact.hash
         self._names = artefact.header.taxonomy.names
-        self._featurizer = Featurizer(artefact.chars, artefact.cue_table, artefact.header.bits)
-        self._hashed = np.ascontiguousarray(artefact.hashed, dtype=np.float32)  # `take` copies what lies otherwise
-        self._dense = np.ascontiguousarray(artefact.dense)
-        self._with_bias = np.vstack((artefact.dense, artefact.bias), dtype=np.float32)
-        self._bias = artefact.bias
+        self._featurizer = artefact.featurizer()
+        self._tables = _tables(artefact, self._featurizer.offsets)
+        dense = pack(np.rint(artefact.dense.astype(np.float64) * (_ONE // UNIT)))
+        self._dense = dense
+        self._pairs = {pair: dense[place] for pair, place in DENSE_PAIRS.items()}
+        self._bias = pack(np.rint(artefact.bias.astype(np.float64) * _ONE)[None])[0]
         self._temperature = artefact.header.temperature
 
     @classmethod
@@ -76,17 +83,9 @@ class Classifier:
         micros = (time.perf_counter_ns() - began) / 1000
         return Classification(task, confidence, source, signals, micros)  # type: ignore[arg-type]  # source is one of the literals
 
-    def probabilities(self, features: Features) -> npt.NDArray[np.float64]:
-        """Return the calibrated probability of each task, in the taxonomy's order."""
-        logits = features.scales @ self._hashed[features.rows] + features.dense @ self._dense + self._bias
-        scaled = (logits - logits.max()).astype(np.float64) / self._temperature
-        exps = np.exp(scaled)
-        result: npt.NDArray[np.float64] = exps / exps.sum()
-        return result
-
-    def features(self, prompt: Prompt) -> Features:
-        """Compute the model's inputs for `prompt` (training uses this very code)."""
-        return self._featurizer.compute(prompt, structure_of(prompt))
+    def probabilities(self, prompt: Prompt) -> list[float]:
+        """Return the calibrated probability of each task, in the taxonomy's order, whatever is declared or settled."""
+        return self._chances(self._featurizer.inputs(prompt, structure_of(prompt)))
 
     def _settle(self, prompt: Prompt, declared: str | None, signals: dict[str, Any]) -> tuple[str | None, float, str]:
         if declared:
@@ -103,15 +102,38 @@ class Classifier:
 
     def _read(self, prompt: Prompt, shape: Structure, signals: dict[str, Any]) -> tuple[str, float]:
         """Return the likeliest task and its calibrated probability: what `probabilities` says, for one request."""
-        rows, scales, places, values, cues = self._featurizer.inputs(prompt, shape)
-        logits = scales @ self._hashed.take(rows, axis=0)
-        logits += np.array([*values, 1.0], dtype=np.float32) @ self._with_bias.take([*places, DENSE], axis=0)
-        scores: list[float] = logits.tolist()
-        highest = max(scores)
-        total = sum([math.exp((score - highest) / self._temperature) for score in scores])
-        found = sorted([(-count, place) for place, count in cues.items()])
+        inputs = self._featurizer.inputs(prompt, shape)
+        found = sorted([(-count, place) for place, count in inputs.cues.items()])
         signals["cues"] = [CUES[place] for _, place in found[:3]]
-        return self._names[scores.index(highest)], round(1.0 / total, 4)
+        chances = self._chances(inputs)
+        highest = max(chances)
+        return self._names[chances.index(highest)], round(highest, 4)
+
+    def _chances(self, inputs: Inputs) -> list[float]:
+        scores = self._logits(inputs)
+        highest = max(scores)
+        powers = [math.exp((score - highest) / self._temperature) for score in scores]
+        total = sum(powers)
+        return [power / total for power in powers]
+
+    def _logits(self, inputs: Inputs) -> list[float]:
+        """Return each task's score: every sum here adds whole vectors, one lane per task."""
+        tables = self._tables
+        total = self._bias + sum(map(mul, map(self._dense.__getitem__, inputs.places), inputs.values))
+        whole = sum(map(self._dense.__getitem__, inputs.whole))
+        whole += sum(map(self._pairs.__getitem__, combinations(inputs.present, 2)))
+        total += whole * UNIT
+        for table, entries in inputs.regions:
+            total += sum(map(tables[table].__getitem__, entries)) * _SCALES[len(entries) - entries.count(0)]
+        return [lane / _ONE for lane in unpack(total, len(self._names))]
+
+
+def _tables(artefact: Artefact, offsets: list[int]) -> list[list[int]]:
+    """Return each table's vectors by the number of their entry; most are zero."""
+    every = [0] * offsets[-1]
+    for row, vector in zip(artefact.rows.tolist(), pack(artefact.weights), strict=True):
+        every[row] = vector
+    return [every[offsets[table] : offsets[table + 1]] for table in range(TABLES)]
 
 
 def _signals(prompt: Prompt, shape: Structure) -> dict[str, Any]:

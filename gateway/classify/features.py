@@ -1,9 +1,8 @@
-"""From a prompt to the model's inputs: hashed n-grams by region, cue counts, structure (called by `classifier`)."""
+"""From a prompt to the model's inputs: words and pairs by region, cues, structure (called by `classifier`)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final, NamedTuple
@@ -12,20 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.classify.prompt import Prompt
-from gateway.classify.signals import FLAGS, NUMBERS, Structure, numbers_of
-from gateway.classify.tokens import ORDER, CharTables, Hashes, Tokenizer, Tokens, mix
+from gateway.classify.signals import FLAGS, NUMBERS, SCRIPTS, Structure, flags_of, numbers_of
+from gateway.classify.tokens import Tokenizer
+from gateway.classify.vocabulary import Vocabulary
 
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
 
-HEAD: Final = 700
-TAIL: Final = 400
+HEAD: Final = 500
+TAIL: Final = 300
 SYSTEM: Final = 300
 BEFORE: Final = 160
 LIMIT: Final = HEAD + TAIL + SYSTEM + 2 * BEFORE + 8
 EDGE_TOKENS: Final = 24
 """Tokens at either end of the last user turn that are taken for its instruction."""
-GRAM_CHARS: Final = 120
 DENSE_SCRIPTS: Final = ("han", "kana")
 """Scripts in which every character is a token: half as many characters say as much and cost as much."""
 CUES: Final = (
@@ -59,49 +58,25 @@ _CUES: Final = len(CUES)
 _PAIRED: Final = _CUES + FLAGS
 """Cues at an end and flags, of which every two make an input."""
 _AFTER_CUES: Final = 3 * _CUES
-_AFTER_NUMBERS: Final = _AFTER_CUES + NUMBERS
-_PAIR_PLACE: Final = {pair: _AFTER_NUMBERS + place for place, pair in enumerate(combinations(range(_PAIRED), 2))}
-DENSE: Final = _AFTER_NUMBERS + len(_PAIR_PLACE)
-SLOT_BITS: Final = 17
-SLOT_SHIFT: Final = np.uint64(64 - SLOT_BITS)
-_LOG: Final = tuple(math.log1p(count) for count in range(3 * LIMIT))
-_NUMBER_PLACES: Final = tuple(range(_AFTER_CUES, _AFTER_NUMBERS))
-_SCALE: Final = (1.0 / np.sqrt(np.maximum(np.arange(LIMIT + 1), 1))).astype(np.float32)
-"""Weight of an n-gram by the number of n-grams in its region."""
-_TRIGRAM: Final = np.uint64(0x8CB92BA72F3D8DD7)
-_HEAD: Final = np.uint64(0x1F123BB5 << 32)
-_TAIL: Final = np.uint64(0x7FEB352D << 32)
-_SYSTEM: Final = np.uint64(0x846CA68B << 32)
-_BEFORE: Final = np.uint64(0x2C1B3C6D << 32)
-_NONE: Final = np.uint64(0)
-_SALTS: Final = {
-    (system, before): np.array(
-        [_HEAD, _HEAD, _TAIL, _TAIL, _NONE, *[_SYSTEM] * 2 * system, *[_BEFORE] * before, _NONE, _NONE]
-    )
-    for system in (False, True)
-    for before in (False, True)
-}
-"""What the hashes of each of `_regions` are combined with, by which regions there are."""
-
-
-@dataclass(frozen=True, slots=True)
-class CueTable:
-    """The lexicon as a hash table: `slot[hash]` points into `key` and `cue`; slot 0 is empty."""
-
-    slot: npt.NDArray[np.uint16]
-    key: Hashes
-    cue: npt.NDArray[np.uint8]
-
-    def match(self, hashes: Hashes) -> Iterator[tuple[int, int, int]]:
-        """Return the places where `hashes` may hold a cue: each with the hash there and the slot's content."""
-        found = self.slot.take((hashes >> SLOT_SHIFT).view(np.int64))
-        places = found.nonzero()[0]
-        return zip(places.tolist(), hashes.take(places).tolist(), found.take(places).tolist(), strict=True)
+_AFTER_FLAGS: Final = _AFTER_CUES + FLAGS
+_SCRIPT_PLACE: Final = {script: _AFTER_FLAGS + NUMBERS + place for place, script in enumerate(SCRIPTS)}
+_AFTER_NUMBERS: Final = _AFTER_FLAGS + NUMBERS + len(SCRIPTS)
+DENSE_PAIRS: Final = {pair: _AFTER_NUMBERS + place for place, pair in enumerate(combinations(range(_PAIRED), 2))}
+"""Two of (cue at an end, flag) → their place in the dense vector."""
+DENSE: Final = _AFTER_NUMBERS + len(DENSE_PAIRS)
+_NUMBER_PLACES: Final = tuple(range(_AFTER_FLAGS, _AFTER_FLAGS + NUMBERS))
+UNIT: Final = 256
+"""Dense inputs are whole multiples of 1 / UNIT, so that a request's sums are sums of integers."""
+_LOG: Final = tuple(round(UNIT * math.log1p(count)) for count in range(3 * LIMIT))
+WORDS_ALL, WORDS_HEAD, WORDS_TAIL, WORDS_SYSTEM, WORDS_BEFORE = range(5)
+PAIRS_HEAD, PAIRS_TAIL, PAIRS_SYSTEM = range(5, 8)
+TABLES: Final = 8
+"""Each of these regions has its own weight for each entry of the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Model inputs: rows of the hashed table with their scales, and the dense vector."""
+    """The inputs as training wants them: rows of all tables in one, with their scales, and the dense vector in full."""
 
     rows: Rows
     scales: Floats
@@ -109,108 +84,107 @@ class Features:
 
 
 class Inputs(NamedTuple):
-    """The same as a request needs them: of the dense vector only what is not zero."""
+    """The inputs of one request."""
 
-    rows: Rows
-    scales: Floats
+    regions: list[tuple[int, list[int]]]
+    """Table, and the numbers of the entries found in it, 0 for what is unknown; the sum of their weights counts by one
+    over the root of how many are known."""
+    whole: list[int]
+    """Where the dense vector is 1, but for its pairs."""
     places: list[int]
-    values: list[float]
+    """Where it is something else."""
+    values: list[int]
+    """What it is there, in units of 1 / UNIT."""
+    present: list[int]
+    """Cues at an end and flags; each two of them are an input of 1."""
     cues: dict[int, int]
     """How often each cue class was found that was."""
 
 
-def trigrams(tokens: Tokens) -> Hashes:
-    """Hash three tokens at a time, for cues only."""
-    threes = tokens.bigrams[:-1] * _TRIGRAM
-    threes += tokens.unigrams[2:]
-    return mix(threes)
-
-
 class Featurizer:
-    """Computes `Features` with the tables of one artefact."""
+    """Computes the inputs with one vocabulary."""
 
-    def __init__(self, tables: CharTables, cues: CueTable, bits: int) -> None:
-        self._tokenizer = Tokenizer(tables, LIMIT)
-        self._cues = cues
-        self._keys: list[int] = cues.key.tolist()
-        self._cue_places = [cue - 1 for cue in cues.cue.tolist()]
-        self._shift = np.uint64(64 - bits)
+    def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
+        self._tokenizer = tokenizer
+        self._vocabulary = vocabulary
+        words, pairs = len(vocabulary.words) + 1, len(vocabulary.pairs) + 1
+        self.offsets = [0, *np.cumsum([words] * 5 + [pairs] * 3).tolist()]
+        """Each table's first row among all rows, and how many these are."""
 
     def compute(self, prompt: Prompt, shape: Structure) -> Features:
-        """Return the inputs for one prompt with the dense vector in full, as training wants them."""
+        """Return the inputs for one prompt as arrays."""
         inputs = self.inputs(prompt, shape)
         dense = np.zeros(DENSE, dtype=np.float32)
-        dense[inputs.places] = inputs.values
-        return Features(inputs.rows, inputs.scales, dense)
+        dense[inputs.places] = np.array(inputs.values) / UNIT
+        dense[inputs.whole] = 1
+        dense[[DENSE_PAIRS[pair] for pair in combinations(inputs.present, 2)]] = 1
+        regions = [(table, [entry for entry in entries if entry]) for table, entries in inputs.regions]
+        rows = [self.offsets[table] + entry for table, entries in regions for entry in entries]
+        scales = [len(entries) ** -0.5 for _, entries in regions for _ in entries]
+        return Features(np.array(rows, dtype=np.int64), np.array(scales, dtype=np.float32), dense)
 
-    def inputs(self, prompt: Prompt, shape: Structure) -> Inputs:
-        """Return the inputs for one prompt: both ends of the last turn, the system prompt's start, the turns before."""
+    def texts(self, prompt: Prompt, shape: Structure) -> tuple[str, str, str]:
+        """Return what is read, folded: both ends of the last turn, the system prompt's start, the turns before."""
         divisor = 2 if shape.script in DENSE_SCRIPTS else 1
         head, tail = HEAD // divisor, TAIL // divisor
         user = prompt.user if len(prompt.user) <= head + tail else f"{prompt.user[:head]}\n{prompt.user[-tail:]}"
-        system = prompt.system[: SYSTEM // divisor]
-        text = f"{user}\n{system}\n{prompt.before[:BEFORE]}\n{prompt.reply[:BEFORE]}"
-        tokens = self._tokenizer.hash(text, max(0, min(GRAM_CHARS, len(user)) - ORDER + 1))
-        stop, system_stop = tokens.start.searchsorted((len(user), len(user) + 1 + len(system))).tolist()
-        last, beyond = max(stop - 1, 0), max(stop - 2, 0)
-        blocks, salts = _regions(tokens, stop, system_stop)
-        sizes = np.array([len(block) for block in blocks])
-        hashes = np.concatenate((*blocks, trigrams(tokens)[:beyond]))
-        kept = len(hashes) - beyond
-        salted = salts.repeat(sizes)
-        salted ^= hashes[:kept]
-        salted >>= self._shift
-        scales = _SCALE.take(sizes).repeat(sizes)
-        found = self._found(hashes[kept - stop - last :], stop, last)
-        places, values = _dense(found, numbers_of(prompt, shape))
-        cues = {place - 2 * _CUES: count for place, count in found.items() if place >= 2 * _CUES}
-        return Inputs(salted.view(np.int64), scales, places, values, cues)
+        fold = self._tokenizer.fold
+        system = fold(prompt.system[: SYSTEM // divisor]) if prompt.system else ""
+        turns = prompt.before or prompt.reply
+        before = fold(f"{prompt.before[:BEFORE]}\n{prompt.reply[:BEFORE]}") if turns else ""
+        return fold(user), system, before
 
-    def _found(self, hashes: Hashes, stop: int, last: int) -> dict[int, int]:
+    def inputs(self, prompt: Prompt, shape: Structure) -> Inputs:
+        """Return the inputs for one prompt."""
+        user, system, before = self.texts(prompt, shape)
+        split, vocabulary = self._tokenizer.split, self._vocabulary
+        words = vocabulary.numbers(split(user))
+        head, tail = words[:EDGE_TOKENS], words[-EDGE_TOKENS:]
+        head_pairs = vocabulary.pair_numbers(head)
+        tail_pairs = head_pairs if len(words) <= EDGE_TOKENS else vocabulary.pair_numbers(tail)
+        regions = [(WORDS_ALL, words), (WORDS_HEAD, head), (WORDS_TAIL, tail)]
+        regions += [(PAIRS_HEAD, head_pairs), (PAIRS_TAIL, tail_pairs)]
+        if system:
+            one = vocabulary.numbers(split(system))
+            regions += [(WORDS_SYSTEM, one), (PAIRS_SYSTEM, vocabulary.pair_numbers(one))]
+        if before:
+            regions.append((WORDS_BEFORE, vocabulary.numbers(split(before))))
+        at_head, at_tail = self._cues(head, head_pairs), self._cues(tail, tail_pairs)
+        found = self._found(words, at_head, at_tail)
+        flags = flags_of(prompt, shape)
+        present = sorted({place % _CUES for place in found if place < 2 * _CUES})
+        present += [_CUES + flag for flag in flags]
+        values = [int(UNIT * number) for number in numbers_of(prompt, shape)]
+        values += [_LOG[count] for count in found.values()]
+        whole = [_AFTER_CUES + flag for flag in flags]
+        whole.append(_SCRIPT_PLACE[shape.script])
+        cues = {place - 2 * _CUES: count for place, count in found.items() if place >= 2 * _CUES}
+        return Inputs(regions, whole, [*_NUMBER_PLACES, *found], values, present, cues)
+
+    def _cues(self, words: list[int], pairs: list[int]) -> list[int]:
+        """Return the cues at one end of the last turn: words, pairs, and three words whose first two are a pair."""
+        word_cue, pair_cue, threes = self._vocabulary.word_cue, self._vocabulary.pair_cue, self._vocabulary.threes
+        cues = [cue for word in words if (cue := word_cue[word])]
+        for at, pair in enumerate(pairs, start=2):
+            if pair:
+                if cue := pair_cue[pair]:
+                    cues.append(cue)
+                if at < len(words) and (cue := threes.get((pair, words[at]), 0)):
+                    cues.append(cue)
+        return cues
+
+    def _found(self, words: list[int], head: list[int], tail: list[int]) -> dict[int, int]:
         """Count each cue at the last turn's beginning, at its end and anywhere (one dense input each).
 
-        `hashes` are those of tokens, of pairs (from `stop` on) and of three tokens (from `stop + last` on).
+        Cues of several words are looked for at the ends only, where instructions are.
         """
+        word_cue = self._vocabulary.word_cue
+        inner = [cue for word in words[EDGE_TOKENS:-EDGE_TOKENS] if (cue := word_cue[word])]
         counts: dict[int, int] = {}
-        keys, cues = self._keys, self._cue_places
-        for at, value, slot in self._cues.match(hashes):
-            if keys[slot] == value:
-                place = at if at < stop else at - stop if at < stop + last else at - stop - last
-                index = cues[slot]
-                if place < EDGE_TOKENS:
-                    counts[index] = counts.get(index, 0) + 1
-                if place >= stop - EDGE_TOKENS:
-                    counts[index + _CUES] = counts.get(index + _CUES, 0) + 1
-                counts[index + 2 * _CUES] = counts.get(index + 2 * _CUES, 0) + 1
+        for first, cues in ((-1, head), (_CUES - 1, tail), (2 * _CUES - 1, head + inner)):
+            for cue in cues:
+                counts[first + cue] = counts.get(first + cue, 0) + 1
+        if len(words) > EDGE_TOKENS:
+            for cue in tail:
+                counts[2 * _CUES - 1 + cue] = counts.get(2 * _CUES - 1 + cue, 0) + 1
         return counts
-
-
-def _regions(tokens: Tokens, stop: int, system_stop: int) -> tuple[list[Hashes], Hashes]:
-    """Return the hashes region by region, and what tells each region's from others.
-
-    Those of the last turn come last, as cues are looked for in them.
-    """
-    one, two = tokens.unigrams, tokens.bigrams
-    last = max(stop - 1, 0)
-    head = min(EDGE_TOKENS, stop)
-    tail = max(stop - EDGE_TOKENS, 0)
-    blocks = [one[:head], two[: max(head - 1, 0)], one[tail:stop], two[tail : max(last, tail)], tokens.grams]
-    system, before = system_stop > stop, len(one) > system_stop
-    if system:
-        blocks += [one[stop:system_stop], two[stop : max(system_stop - 1, stop)]]
-    if before:
-        blocks.append(one[system_stop:])
-    blocks += [one[:stop], two[:last]]
-    return blocks, _SALTS[system, before]
-
-
-def _dense(found: dict[int, int], numbers: tuple[float, ...]) -> tuple[list[int], list[float]]:
-    """Return where the dense vector is not zero, and what it is there.
-
-    It joins counts of cues, numbers, and which two of (cue at an end, flag) hold together: `write` says little alone.
-    """
-    present = sorted({place % _CUES for place in found if place < 2 * _CUES})
-    present += [_CUES + flag for flag in range(FLAGS) if numbers[flag]]
-    pairs = [_PAIR_PLACE[pair] for pair in combinations(present, 2)]
-    places = [*found, *_NUMBER_PLACES, *pairs]
-    return places, [*[_LOG[count] for count in found.values()], *numbers, *([1.0] * len(pairs))]

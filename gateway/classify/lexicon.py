@@ -1,14 +1,14 @@
-"""Bakes the lexicon of cue words into hash tables (used when training)."""
+"""Reads the lexicon of cue words and makes it the start of a vocabulary (used when training)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import yaml
 
-from gateway.classify.features import CUES, SLOT_BITS, SLOT_SHIFT, CueTable, trigrams
-from gateway.classify.tokens import CharTables, Tokenizer
+from gateway.classify.features import CUES
+from gateway.classify.tokens import Tokenizer
+from gateway.classify.vocabulary import MOST, Vocabulary
 from gateway.errors import ArtefactError
 
 
@@ -20,21 +20,31 @@ def load_lexicon(path: Path) -> dict[str, list[str]]:
     return {name: [entry.strip() for entry in text.split(",") if entry.strip()] for name, text in data.items()}
 
 
-def build_cue_table(lexicon: dict[str, list[str]], tables: CharTables) -> CueTable:
-    """Hash all entries of one to three tokens; where two classes share an entry or a slot, the first keeps it."""
-    tokenizer = Tokenizer(tables, 80)
-    slot = np.zeros(1 << SLOT_BITS, dtype=np.uint16)
-    keys, cues = [0], [0]
-    for number, entries in enumerate(lexicon.values(), start=1):
+def cue_vocabulary(lexicon: dict[str, list[str]], tokenizer: Tokenizer) -> Vocabulary:
+    """Number all entries of one to three tokens; where two classes share an entry, the first keeps it."""
+    words: dict[str, int] = {}
+    pairs: dict[int, int] = {}
+    threes: dict[tuple[int, int], int] = {}
+    word_cue, pair_cue = [0], [0]
+    for cue, entries in enumerate(lexicon.values(), start=1):
         for entry in entries:
-            tokens = tokenizer.hash(entry)
-            size = len(tokens.unigrams)
-            if not 1 <= size <= 3:
+            tokens = tokenizer.split(tokenizer.fold(entry))
+            if not 1 <= len(tokens) <= 3:
                 continue
-            key = int((tokens.unigrams, tokens.bigrams, trigrams(tokens))[size - 1][0])
-            place = key >> int(SLOT_SHIFT)
-            if slot[place] == 0:
-                slot[place] = len(keys)
-                keys.append(key)
-                cues.append(number)
-    return CueTable(slot, np.array(keys, dtype=np.uint64), np.array(cues, dtype=np.uint8))
+            for token in tokens:
+                if token not in words:
+                    words[token] = len(word_cue)
+                    word_cue.append(0)
+            numbers = [words[token] for token in tokens]
+            if len(numbers) == 1:
+                word_cue[numbers[0]] = word_cue[numbers[0]] or cue
+                continue
+            pair = numbers[0] * MOST + numbers[1]
+            if pair not in pairs:
+                pairs[pair] = len(pair_cue)
+                pair_cue.append(0)
+            if len(numbers) == 2:
+                pair_cue[pairs[pair]] = pair_cue[pairs[pair]] or cue
+            else:
+                threes.setdefault((pairs[pair], numbers[2]), cue)
+    return Vocabulary(words, pairs, word_cue, pair_cue, threes)

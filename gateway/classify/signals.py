@@ -216,20 +216,27 @@ def structure_of(prompt: Prompt) -> Structure:
     )
 
 
+def flags_of(prompt: Prompt, shape: Structure) -> list[int]:
+    """Return which yes-or-no facts hold, by number; the model combines them with one another and with cues."""
+    facts = (
+        shape.asks,
+        shape.copyable > 0.3,
+        shape.code_marks > 1,
+        shape.digits > 0.04,
+        shape.chars > 1200,
+        prompt.system,
+        shape.quotes > 1,
+        shape.sentences > 2,
+        shape.open_end,
+        shape.lines > 2,
+        shape.questions == 0,
+    )
+    return [number for number, holds in enumerate(facts) if holds]
+
+
 def numbers_of(prompt: Prompt, shape: Structure) -> tuple[float, ...]:
-    """Return the structural inputs of the model, of the order of one: first the `FLAGS`, which combine with cues."""
+    """Return the other structural inputs of the model, of the order of one, but for the script."""
     return (
-        float(shape.asks),
-        float(shape.copyable > 0.3),
-        float(shape.code_marks > 1),
-        float(shape.digits > 0.04),
-        float(shape.chars > 1200),
-        float(bool(prompt.system)),
-        float(shape.quotes > 1),
-        float(shape.sentences > 2),
-        float(shape.open_end),
-        float(shape.lines > 2),
-        float(shape.questions == 0),
         math.log1p(shape.chars) / 4,
         math.log1p(shape.lines) / 2,
         math.log1p(shape.paragraphs) / 2,
@@ -250,10 +257,8 @@ def numbers_of(prompt: Prompt, shape: Structure) -> tuple[float, ...]:
         float(bool(prompt.result)),
         float(prompt.images),
         float(bool(prompt.prediction)),
-        *_ONE_HOT[shape.script],
     )
 
 
-_ONE_HOT: Final = {script: tuple(float(script == name) for name in SCRIPTS) for script in SCRIPTS}
 FLAGS: Final = 11
-NUMBERS: Final = 31 + len(SCRIPTS)
+NUMBERS: Final = 20

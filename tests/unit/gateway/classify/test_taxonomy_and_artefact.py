@@ -58,8 +58,8 @@ def test_wrong_shapes_name_the_array(tmp_path):
 
 def test_too_large_is_not_written(tmp_path):
     artefact = load_artefact(DEFAULT)
-    artefact.hashed = np.zeros((1 << 20, 8), dtype=np.float16)
-    with pytest.raises(ArtefactError, match="use fewer bits or tasks"):
+    artefact.weights = np.zeros((1 << 20, 8), dtype=np.int16)
+    with pytest.raises(ArtefactError, match="use fewer tasks or prompts"):
         save_artefact(artefact, tmp_path / "large.npz")
 
 
