@@ -15,6 +15,8 @@ from gateway.policy.schema import BackendConfig, ClassifierConfig, Rule, Task, a
 from gateway.types import Arm
 
 METHODS_KNOWN = ("ngram", "suffix", "draft_model", "eagle")
+MOST_VIEWS = 8
+"""Sets of confidence, half-life and minimum of requests that one policy may name: each has statistics of its own."""
 Pair = tuple[Mapping, Rule]
 
 
@@ -99,6 +101,20 @@ def check_rules(
         if not findings.failed:
             _check_arms_left(node, rule, offer, findings)
         _check_sense(node, rule, findings)
+    _check_views(rules, findings)
+
+
+def _check_views(rules: Sequence[Pair], findings: Findings) -> None:
+    """The thresholds that shape statistics come in few sets, so that refreshing them stays cheap."""
+    sets: set[tuple[float, float, int]] = set()
+    for node, rule in rules:
+        own = rule.break_even
+        wanted = (own.confidence, own.half_life, own.min_requests)
+        if wanted not in sets and len(sets) == MOST_VIEWS:
+            why = f"a policy may name {MOST_VIEWS} different sets of confidence, half_life and min_requests"
+            findings.error(at(node, "break_even"), f"{why}; this rule's is one more: give it that of another rule")
+            return
+        sets.add(wanted)
 
 
 def _check_tasks(node: Mapping, condition: Condition, names: list[str], findings: Findings) -> None:

@@ -148,16 +148,14 @@ def duration(low: float, high: float) -> Quantity:
     )
 
 
-def share(high: float = 1.0) -> Quantity:
-    """A share in percent or as a fraction; `off`, `none`, `all`."""
-    form: Schema = {
-        "anyOf": [
-            {"type": "string", "pattern": units.PERCENT_PATTERN},
-            {"type": "number", "minimum": 0, "maximum": high},
-            {"enum": ["off", "none", False] + (["all"] if high == 1.0 else [])},
-        ]
-    }
-    return Quantity(units.share, 0.0, high, form, units.share_text)
+def share(high: float = 1.0, low: float = 0) -> Quantity:
+    """A share in percent or as a fraction; `off`, `none`, `all` where 0 or 1 are among them."""
+    words = (["off", "none", False] if low == 0 else []) + (["all"] if high == 1.0 else [])
+    form: list[Schema] = [
+        {"type": "string", "pattern": units.PERCENT_PATTERN},
+        {"type": "number", "minimum": low, "maximum": high},
+    ]
+    return Quantity(units.share, low, high, {"anyOf": [*form, {"enum": words}] if words else form}, units.share_text)
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ from gateway.policy.values import (
 from gateway.policy.when import When
 
 DAY = 86400.0
+WINDOW = 3 * 3600.0
+"""How far back live statistics reach: no half-life is longer."""
 _URL = Substituted("a URL", url=True)
 TASKS = Named(
     Record(
@@ -98,9 +100,9 @@ RULE = Record(
                 BreakEven,
                 {
                     "margin": Key(share(), "an arm must be better by this share"),
-                    "confidence": Key(share(0.9999), "one-sided confidence of that"),
+                    "confidence": Key(share(0.9999, 0.5), "one-sided confidence of that"),
                     "min_requests": Key(whole(1, 1_000_000), "requests before an arm's statistics may decide"),
-                    "half_life": Key(duration(1, 90 * DAY), "age at which a statistic counts half"),
+                    "half_life": Key(duration(60, WINDOW), "age at which a statistic counts half"),
                 },
             ),
             "when a difference between arms counts",

@@ -48,7 +48,7 @@ def both(rule: str) -> tuple[bool, bool]:
         "{arms: plain, draft_lengths: 4, priority: -1, sticky: false, audit: 0.5%}",
         "{p99: off, zero_accept_alarm: off, probe: off, holdout: 0}",
         "{p99: {metric: e2e, budget: 1.5s}, store: {prompts: all, retention: 2w}}",
-        "{break_even: {margin: 1%, confidence: 0.9, min_requests: 1, half_life: 90d}}",
+        "{break_even: {margin: 1%, confidence: 0.9, min_requests: 1, half_life: 3h}}",
     ],
 )
 def test_both_accept(rule: str):

@@ -84,6 +84,9 @@ rules:
         ("{when: {temperature: 1e400}}", "4:26", "expected a number, a comparison"),
         ("{name: [a]}", "4:12", "found a list"),
         ("{name: a, name: b}", "4:15", "duplicate key 'name': first given at line 4"),
+        ("{break_even: {confidence: 40%}}", "4:31", "at least 50% and at most 99.99%"),
+        ("{break_even: {half_life: 10s}}", "4:30", "at least 1m and at most 3h"),
+        ("{break_even: {half_life: 1d}}", "4:30", "at least 1m and at most 3h"),
         ("{mode: dry-run}", "4:12", "unknown value 'dry-run'"),
         ("{when: {header: {authorization: x}}}", "4:22", "cannot look at credentials"),
         ("{owner: !!python/name:os.system x}", "4:13", "tags are not supported"),
@@ -118,6 +121,13 @@ def test_a_token_in_the_file_is_a_warning():
     (warning,) = parse_policy("version: 1\nbackends: {b: {url: 'http://h', api_key: secret}}\n", "p").warnings
     assert "use ${BREAKEVEN_" in warning
     assert "secret" not in warning
+
+
+def test_thresholds_that_shape_statistics_come_in_few_sets():
+    rules = [f"  - {{when: {{app: a{n}}}, break_even: {{min_requests: {n}, margin: {n}%}}}}" for n in range(1, 10)]
+    (found,) = findings(f"{HEAD}rules:\n" + "\n".join(rules))
+    assert found.startswith("p.yaml:12:") and "8 different sets of confidence, half_life and min_requests" in found
+    assert parse_policy(f"{HEAD}rules:\n" + "\n".join(rules[:8]), "p.yaml").rules
 
 
 def test_several_findings_at_once():
