@@ -126,7 +126,8 @@ def test_a_token_in_the_file_is_a_warning():
 def test_thresholds_that_shape_statistics_come_in_few_sets():
     rules = [f"  - {{when: {{app: a{n}}}, break_even: {{min_requests: {n}, margin: {n}%}}}}" for n in range(1, 10)]
     (found,) = findings(f"{HEAD}rules:\n" + "\n".join(rules))
-    assert found.startswith("p.yaml:12:") and "8 different sets of confidence, half_life and min_requests" in found
+    assert found.startswith("p.yaml:12:")
+    assert "8 different sets of confidence, half_life and min_requests" in found
     assert parse_policy(f"{HEAD}rules:\n" + "\n".join(rules[:8]), "p.yaml").rules
 
 
