@@ -1,17 +1,18 @@
-"""Live statistics in Redis: one hash of integer counters per minute. Written by the recorder, read by the refresher.
+"""Live statistics in Redis: one hash of integer counters per cell and minute. Written by the recorder, read off path.
 
-`breakeven:stats:<minute>` has a field `<cell>#<counter>` per counter, only ever changed by HINCRBY: several gateways
-add to the same numbers and the sum is exact. Discounting by age happens when the numbers are read. Hashes expire.
+`breakeven:cells:<minute>:<cell>` has a field per counter, only ever changed by HINCRBY: several gateways add to the
+same numbers and the sum is exact. `breakeven:cells:<minute>` holds a version of each cell, changed by every addition:
+who reads again fetches only what has changed. Discounting by age happens when the numbers are read. Hashes expire.
 `breakeven:writer:<writer>` holds the last sequence number that a recorder has applied, so that a replay counts once.
 """
 
 from __future__ import annotations
 
-import asyncio
-import sys
 import time
 from collections.abc import Sequence
 from importlib import resources
+
+import msgspec
 
 from gateway.stats.breaker import Breaker
 from gateway.stats.connection import connect, guarded
@@ -20,19 +21,31 @@ from gateway.types import CellKey
 Item = tuple[int, CellKey, dict[str, int]]
 """Minute (Unix time // 60), cell, increments (or, when read, totals)."""
 
-PREFIX = "breakeven:stats:"
+PREFIX = "breakeven:cells:"
 WRITER_PREFIX = "breakeven:writer:"
 KEEP_MINUTES = 4 * 60
 """Minute hashes live this long: longer than the window that decisions look back on (six half-lives, three hours)."""
 KEEP_WRITER_S = 30 * 24 * 3600
 """A spool that is older than this may be counted twice."""
-_INTERNED = 200_000
-_FOREIGN = -1
-_MANY = 3000
+_CELLS_AT_ONCE = 200
+"""Cells that one script fetches: Redis answers nobody else meanwhile."""
+_MINUTE = b"*"
+"""The minute's own version in its index."""
+_counters = msgspec.json.Decoder(list[dict[str, int]])
+
+
+class _Minute:
+    """What was read of one minute."""
+
+    __slots__ = ("cells", "version")
+
+    def __init__(self) -> None:
+        self.version = b""
+        self.cells: dict[bytes, tuple[bytes, CellKey, dict[str, int]]] = {}
 
 
 class StatsStore:
-    """Counters shared by all gateways. Every call answers or raises StoreUnavailable within `timeout_s`."""
+    """Counters shared by all gateways. Every call answers or raises StoreUnavailable within `timeout_s` a step."""
 
     def __init__(self, url: str, *, timeout_s: float = 1.0, keep_minutes: int = KEEP_MINUTES) -> None:
         self.url = url
@@ -40,9 +53,8 @@ class StatsStore:
         self._client = connect(url, timeout_s=timeout_s, connections=8)
         self._breaker = Breaker()
         self._add = self._client.register_script(_source("add.lua"))
-        self._fields: dict[bytes, tuple[int, str]] = {}
-        self._cells: list[CellKey] = []
-        self._numbers: dict[str, int] = {}
+        self._fetch = self._client.register_script(_source("read.lua"))
+        self._minutes: dict[int, _Minute] = {}
 
     @property
     def available(self) -> bool:
@@ -63,12 +75,15 @@ class StatsStore:
         keys: list[str] = [WRITER_PREFIX + (writer or "none")]
         arguments: list[str | int] = [sequence, KEEP_WRITER_S]
         oldest = int(time.time() // 60) - self.keep_minutes
-        for minute, fields in sorted(_merged(items).items()):
-            if minute > oldest and fields:
+        for minute, cells in sorted(_merged(items).items()):
+            if minute > oldest and cells:
                 keys.append(f"{PREFIX}{minute}")
-                arguments += [(minute + self.keep_minutes) * 60, len(fields)]
-                for field, increment in fields.items():
-                    arguments += [field, increment]
+                arguments += [(minute + self.keep_minutes) * 60, len(cells)]
+                for cell, fields in cells.items():
+                    keys.append(f"{PREFIX}{minute}:{cell}")
+                    arguments += [cell, len(fields)]
+                    for field, increment in fields.items():
+                        arguments += [field, increment]
         with guarded(self._breaker):
             added, failed = await self._add(keys=keys, args=arguments)
         if failed:
@@ -78,18 +93,22 @@ class StatsStore:
     async def read(self, since_minute: int, until_minute: int | None = None) -> list[Item]:
         """Return the totals of all cells, minute by minute, both ends included (default: up to now).
 
+        Totals that have not changed since they were last read come back as the same objects: leave them as they are.
         Raises StoreUnavailable.
         """
-        last = int(time.time() // 60) + 1 if until_minute is None else until_minute
+        now = int(time.time() // 60)
+        last = now + 1 if until_minute is None else until_minute
         minutes = range(max(since_minute, last - self.keep_minutes - 1), last + 1)
+        for minute in [minute for minute in self._minutes if minute < now - self.keep_minutes]:
+            del self._minutes[minute]
         with guarded(self._breaker):
-            async with self._client.pipeline(transaction=False) as pipe:
-                for minute in minutes:
-                    pipe.hgetall(f"{PREFIX}{minute}")
-                replies = await pipe.execute()
-        if sum(map(len, replies)) > _MANY:  # tens of milliseconds, in which requests must go on
-            return await asyncio.to_thread(self._all_items, minutes, replies)
-        return self._all_items(minutes, replies)
+            for minute, version in zip(minutes, await self._versions(minutes), strict=True):
+                if version is None:
+                    self._minutes.pop(minute, None)
+                elif minute not in self._minutes or self._minutes[minute].version != version:
+                    await self._renew(minute, version)
+        known = ((minute, self._minutes[minute]) for minute in minutes if minute in self._minutes)
+        return [(minute, key, counters) for minute, held in known for _, key, counters in held.cells.values()]
 
     async def ping(self) -> None:
         """Ask for a sign of life. Raises StoreUnavailable."""
@@ -100,52 +119,54 @@ class StatsStore:
         """Close all connections."""
         await self._client.aclose()
 
-    def _all_items(self, minutes: Sequence[int], replies: list[dict[bytes, bytes]]) -> list[Item]:
-        return [item for minute, reply in zip(minutes, replies, strict=True) for item in self._items(minute, reply)]
+    async def _versions(self, minutes: Sequence[int]) -> list[bytes | None]:
+        async with self._client.pipeline(transaction=False) as pipe:
+            for minute in minutes:
+                pipe.hget(f"{PREFIX}{minute}", _MINUTE.decode())
+            found: list[bytes | None] = await pipe.execute()
+        return found
 
-    def _items(self, minute: int, reply: dict[bytes, bytes]) -> list[Item]:
-        """Group one minute's fields by cell; foreign fields are ignored."""
-        if len(self._fields) > _INTERNED:
-            self._fields.clear()
-            self._cells.clear()
-            self._numbers.clear()
-        cells: dict[int, dict[str, int]] = {}
-        for field, value in reply.items():
-            number, counter = self._fields.get(field) or self._learn(field)
-            counters = cells.get(number)
-            if counters is None:
-                cells[number] = counters = {}
-            counters[counter] = int(value)
-        cells.pop(_FOREIGN, None)
-        return [(minute, self._cells[number], counters) for number, counters in cells.items()]
+    async def _renew(self, minute: int, version: bytes) -> None:
+        """Fetch the cells of a minute that have changed. What has arrived stays, should this be broken off."""
+        held = self._minutes.setdefault(minute, _Minute())
+        held.version = b""
+        index: dict[bytes, bytes] = await self._client.hgetall(f"{PREFIX}{minute}")
+        for gone in held.cells.keys() - index.keys():
+            del held.cells[gone]
+        changed = [cell for cell, at in index.items() if cell != _MINUTE and held.cells.get(cell, (b"",))[0] != at]
+        for first in range(0, len(changed), _CELLS_AT_ONCE):
+            cells = changed[first : first + _CELLS_AT_ONCE]
+            for cell, counters in zip(cells, await self._counters(minute, cells), strict=True):
+                key = held.cells[cell][1] if cell in held.cells else _key_of(cell)
+                if key is not None and counters:
+                    held.cells[cell] = (index[cell], key, counters)
+        held.version = version
 
-    def _learn(self, field: bytes) -> tuple[int, str]:
-        """Remember which cell and counter a field belongs to: the same fields are read again and again."""
-        cell, mark, counter = field.decode("utf-8", "replace").rpartition("#")
+    async def _counters(self, minute: int, cells: Sequence[bytes]) -> list[dict[str, int]]:
+        prefix = f"{PREFIX}{minute}:".encode()
         try:
-            number = self._numbers.get(cell) if mark else _FOREIGN
-            if number is None:
-                self._cells.append(CellKey.decode(cell))
-                self._numbers[cell] = number = len(self._cells) - 1
-        except ValueError:
-            number = _FOREIGN
-        known = (number, sys.intern(counter))
-        self._fields[field] = known
-        return known
+            return _counters.decode(await self._fetch(keys=[prefix + cell for cell in cells]))
+        except msgspec.MsgspecError:  # a field that no gateway has written
+            return [{} for _ in cells] if len(cells) == 1 else [(await self._counters(minute, [c]))[0] for c in cells]
+
+
+def _key_of(cell: bytes) -> CellKey | None:
+    try:
+        return CellKey.decode(cell.decode("utf-8", "replace"))
+    except ValueError:
+        return None
 
 
 def _source(name: str) -> str:
     return resources.files("gateway.stats").joinpath(name).read_text("utf-8")
 
 
-def _merged(items: Sequence[Item]) -> dict[int, dict[str, int]]:
-    """Sum the increments per minute and field."""
-    minutes: dict[int, dict[str, int]] = {}
+def _merged(items: Sequence[Item]) -> dict[int, dict[str, dict[str, int]]]:
+    """Sum the increments per minute, cell and field."""
+    minutes: dict[int, dict[str, dict[str, int]]] = {}
     for minute, key, counters in items:
-        fields = minutes.setdefault(minute, {})
-        cell = key.encode()
+        fields = minutes.setdefault(minute, {}).setdefault(key.encode(), {})
         for counter, increment in counters.items():
             if increment:
-                field = f"{cell}#{counter}"
-                fields[field] = fields.get(field, 0) + increment
+                fields[counter] = fields.get(counter, 0) + increment
     return minutes

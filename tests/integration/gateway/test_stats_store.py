@@ -60,7 +60,8 @@ async def test_minutes_expire_and_expired_ones_are_left_out(store, redis_url):
     short = StatsStore(redis_url, keep_minutes=5)
     await short.add([(NOW, KEY, {"rounds": 1}), (NOW - 6, KEY, {"rounds": 1})])
     assert [minute for minute, _, _ in await store.read(NOW - 10)] == [NOW]
-    assert 0 < await store._client.ttl(f"breakeven:stats:{NOW}") <= 5 * 60
+    for name in (f"breakeven:cells:{NOW}", f"breakeven:cells:{NOW}:{KEY.encode()}"):
+        assert 0 < await store._client.ttl(name) <= 5 * 60
     await short.aclose()
 
 
@@ -73,8 +74,42 @@ async def test_overflow_is_said_once_and_the_rest_is_kept(store):
 
 
 async def test_foreign_fields_are_ignored(store):
-    await store._client.hset(f"breakeven:stats:{NOW}", mapping={"nonsense": 1, "a|b#c": 2})
+    await store._client.hset(f"breakeven:cells:{NOW}", mapping={"nonsense": 1, "a|b": 2, "*": 1})
+    await store._client.hset(f"breakeven:cells:{NOW}:nonsense", mapping={"n": 1})
     assert await store.read(NOW) == []
+    await store.add([(NOW, KEY, {"rounds": 1}), (NOW, OTHER, {"rounds": 2})])
+    await store._client.hset(f"breakeven:cells:{NOW}:{KEY.encode()}", mapping={'"': "none"})
+    assert await store.read(NOW) == [(NOW, OTHER, {"rounds": 2})]
+
+
+async def test_only_what_has_changed_is_fetched_again(store, redis_url):
+    await store.add([(NOW, KEY, {"rounds": 1}), (NOW, OTHER, {"rounds": 2})])
+    before = {key: counters for _, key, counters in await store.read(NOW)}
+    fetched = []
+    fetch = store._counters
+
+    async def watched(minute, cells):
+        fetched.append(list(cells))
+        return await fetch(minute, cells)
+
+    store._counters = watched
+    assert len(await store.read(NOW)) == 2
+    assert fetched == []
+    other = StatsStore(redis_url)
+    await other.add([(NOW, KEY, {"rounds": 5})])
+    after = {key: counters for _, key, counters in await store.read(NOW)}
+    assert fetched == [[KEY.encode().encode()]]
+    assert after == {KEY: {"rounds": 6}, OTHER: {"rounds": 2}}
+    assert after[OTHER] is before[OTHER]
+    await other.aclose()
+
+
+async def test_a_store_that_lost_everything_is_read_anew(store):
+    await store.add([(NOW, KEY, {"rounds": 1}), (NOW, OTHER, {"rounds": 2})])
+    await store.read(NOW)
+    await store._client.flushall()
+    await store.add([(NOW, KEY, {"rounds": 7})])
+    assert await store.read(NOW) == [(NOW, KEY, {"rounds": 7})]
 
 
 async def test_an_unreachable_server_fails_at_once_and_opens_the_breaker(tmp_path):
