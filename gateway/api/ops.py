@@ -5,6 +5,7 @@ A browser signs in with HTTP Basic: any user name, an operator's API key as the 
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from collections.abc import Mapping
@@ -17,10 +18,10 @@ from litestar.response import Stream
 
 from gateway.access import Access
 from gateway.api.given import Given
-from gateway.errors import AuthenticationFailed, NotFound
+from gateway.errors import AuthenticationFailed, NotFound, StoreUnavailable
 from gateway.ops import render
 from gateway.ops.live import LiveReports
-from gateway.ops.window import parse_window
+from gateway.ops.window import parse_window, window_name
 
 Req = Request[Any, Any, State]
 Keys = Given[Access]
@@ -39,6 +40,13 @@ _STATIC = {
     "icon.svg": "image/svg+xml",
 }
 _STANDALONE = {**_HEADERS, "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:"}
+
+
+_REPORTS = {
+    **_HEADERS,
+    "content-security-policy": "default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self'",
+}
+"""Plots carry their style with them; there is no script on this page."""
 
 
 def require_operator(access: Access, request: Req) -> None:
@@ -92,20 +100,45 @@ class OpsController(Controller):
     async def json(self, request: Req, access: Keys, ops: Live, since: Since = "7d") -> Response[bytes]:
         """Return the report for scripts."""
         require_operator(access, request)
-        return Response(render.to_json(await ops.report(parse_window(since))), headers=_HEADERS)
+        return Response(render.to_json(await ops.study(parse_window(since))), headers=_HEADERS)
 
     @get("/report.csv", media_type="text/csv")
     async def csv(self, request: Req, access: Keys, ops: Live, since: Since = "7d") -> Response[str]:
         """Return the report for a spreadsheet."""
         require_operator(access, request)
-        return Response(render.to_csv(await ops.report(parse_window(since))), headers=_HEADERS)
+        return Response(render.to_csv(await ops.study(parse_window(since))), headers=_HEADERS)
 
     @get("/report.html", media_type="text/html")
     async def html(self, request: Req, access: Keys, ops: Live, since: Since = "7d") -> Response[str]:
         """Return the report as one file to keep or to send."""
         require_operator(access, request)
-        report = await ops.report(parse_window(since))
-        return Response(render.to_page(report, standalone=True), headers=_STANDALONE)
+        report = await ops.study(parse_window(since))
+        page = await asyncio.to_thread(render.to_page, report, standalone=True)
+        return Response(page, headers=_STANDALONE)
+
+    @get("/report.pdf", media_type="application/pdf")
+    async def pdf(self, request: Req, access: Keys, ops: Live, since: Since = "7d") -> Response[bytes]:
+        """Return the report for a meeting."""
+        require_operator(access, request)
+        report = await ops.study(parse_window(since))
+        if report.study is None:
+            raise StoreUnavailable(report.source)
+        named = {"content-disposition": f'attachment; filename="breakeven-{window_name(report.since_s)}.pdf"'}
+        return Response(await asyncio.to_thread(render.to_pdf, report), headers={**_HEADERS, **named})
+
+    @get("/report.txt", media_type="text/plain")
+    async def text(self, request: Req, access: Keys, ops: Live, since: Since = "7d") -> Response[str]:
+        """Return the report for a mail."""
+        require_operator(access, request)
+        return Response(render.to_text(await ops.study(parse_window(since))), headers=_HEADERS)
+
+    @get("/reports", media_type="text/html")
+    async def reports(self, request: Req, access: Keys, ops: Live, since: Since = "7d") -> Response[str]:
+        """Show the report, with every other form and window one click away."""
+        require_operator(access, request)
+        report = await ops.study(parse_window(since))
+        page = await asyncio.to_thread(render.to_page, report, reports=True)
+        return Response(page, headers=_REPORTS)
 
     @get("/static/{name:str}", sync_to_thread=False)
     def static(self, name: FromPath[str]) -> Response[bytes]:

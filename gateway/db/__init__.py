@@ -1,6 +1,8 @@
 """SQLite or PostgreSQL: request records, roll-ups, keys, policy versions, the switch log."""
 
+from gateway.db.audits import AuditResult, AuditSums
 from gateway.db.database import Database
+from gateway.db.evidence import Evidence, Query, Stratum, Tail
 from gateway.db.keys import ROLES, StoredKey, key_id_of, new_key
 from gateway.db.log import StoredPolicy, Switch
 from gateway.db.policies import Activation
@@ -13,13 +15,19 @@ __all__ = [
     "Activation",
     "ActivityPoint",
     "ActivitySums",
+    "AuditResult",
+    "AuditSums",
     "CellActivity",
     "Database",
+    "Evidence",
+    "Query",
     "Replay",
     "StoredKey",
     "StoredPolicy",
     "StoredText",
+    "Stratum",
     "Switch",
+    "Tail",
     "TaskActivity",
     "TaskLatency",
     "TaskSummary",

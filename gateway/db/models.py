@@ -7,6 +7,7 @@ latency_rollups    packed histograms per span, cell, metric and writer (each gat
 activity_rollups   integer sums per span, cell, API key and kind of decision (added to in place)
 policy_versions    every policy text that was ever active, by content hash; policy_activations says when
 decision_changes   the switch log: which arm replaced which, and the numbers that caused it
+audit_rollups      losslessness audits: how many by hour, arms and outcome; audit_findings those that parted, no text
 api_keys           hashed; audit_log says who changed what
 """
 
@@ -194,6 +195,13 @@ class ActivityRollup(Base):
     """Σ (tokens emitted by decode steps × T_plain expected at the request's own load and context)."""
     expected_round_plain_us: Mapped[int]
     """Σ (rounds × T_plain expected at the request's own load and context)."""
+    accelerator_tokens: Mapped[int] = mapped_column(server_default="0")
+    """Σ tokens of those measured requests whose steps' times and batch are known: behind the next three."""
+    accelerator_us: Mapped[int] = mapped_column(server_default="0")
+    """Σ (time of a request's decode steps ÷ mean number of sequences in them): its share of the accelerator."""
+    tokens_accelerator: Mapped[int] = mapped_column(server_default="0")
+    accelerator_accelerator: Mapped[int] = mapped_column(server_default="0")
+    """Second moments as above, in units of 100 µs."""
     accepted_0: Mapped[int]
     accepted_1: Mapped[int]
     accepted_2: Mapped[int]
@@ -254,6 +262,43 @@ class DecisionChange(Base):
     reason: Mapped[str]
     policy: Mapped[str]
     numbers: Mapped[dict[str, Any]]
+
+
+class AuditRollup(Base):
+    """Losslessness audits of an hour by their outcome (added to in place)."""
+
+    __tablename__ = "audit_rollups"
+
+    hour: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    """Unix time // 3600."""
+    task: Mapped[str] = mapped_column(primary_key=True)
+    plain_arm: Mapped[str] = mapped_column(primary_key=True)
+    spec_arm: Mapped[str] = mapped_column(primary_key=True)
+    outcome: Mapped[str] = mapped_column(primary_key=True)
+    requests: Mapped[int]
+    largest_gap: Mapped[float | None]
+
+
+class AuditFinding(Base):
+    """One audit whose answers parted, as `AuditResult` says."""
+
+    __tablename__ = "audit_findings"
+    __table_args__ = (Index(None, "at"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    request_id: Mapped[str]
+    at: Mapped[datetime]
+    task: Mapped[str]
+    rule: Mapped[str]
+    policy: Mapped[str]
+    plain_arm: Mapped[str]
+    spec_arm: Mapped[str]
+    served: Mapped[str]
+    outcome: Mapped[str]
+    field: Mapped[str]
+    position: Mapped[int | None]
+    token: Mapped[int | None]
+    gap: Mapped[float | None]
 
 
 class ApiKey(Base):

@@ -45,6 +45,10 @@ class ActivitySums(msgspec.Struct):
     plain_us: int = 0
     expected_plain_us: int = 0
     expected_round_plain_us: int = 0
+    accelerator_tokens: int = 0
+    accelerator_us: int = 0
+    tokens_accelerator: int = 0
+    accelerator_accelerator: int = 0
     accepted_histogram: list[int] = msgspec.field(default_factory=lambda: [0] * ACCEPTED_COLUMNS)
     """`[j]`: rounds with j accepted draft tokens; the last entry counts 16 and more."""
 
@@ -103,26 +107,26 @@ class ActivityPoint(msgspec.Struct):
 async def activity_by_task(connection: AsyncConnection, first: int, last: int) -> list[TaskActivity]:
     """Sum by task, arm, API key and state over minutes `first` … `last`."""
     groups = (Cell.task, Cell.backend, Cell.method, Cell.k, ActivityRollup.key_id, ActivityRollup.state)
-    rows = await connection.execute(_sums_by(groups, first, last))
+    rows = await connection.execute(sums_by(groups, first, last))
     return [
-        TaskActivity(row[0], Arm(row[1], row[2], row[3]), row[4], row[5], _sums(row[6:])) for row in rows.fetchall()
+        TaskActivity(row[0], Arm(row[1], row[2], row[3]), row[4], row[5], sums_of(row[6:])) for row in rows.fetchall()
     ]
 
 
 async def activity_by_cell(connection: AsyncConnection, first: int, last: int) -> list[CellActivity]:
     """Sum by cell over minutes `first` … `last`."""
     size = len(CELL_COLUMNS)
-    rows = await connection.execute(_sums_by([getattr(Cell, name) for name in CELL_COLUMNS], first, last))
-    return [CellActivity(CellKey(*row[:size]), _sums(row[size:])) for row in rows.fetchall()]
+    rows = await connection.execute(sums_by([getattr(Cell, name) for name in CELL_COLUMNS], first, last))
+    return [CellActivity(CellKey(*row[:size]), sums_of(row[size:])) for row in rows.fetchall()]
 
 
 async def activity_series(connection: AsyncConnection, first: int, last: int, step: int) -> list[ActivityPoint]:
     """Sum by task and arm in steps of `step` minutes, oldest first."""
     start = ActivityRollup.minute - ActivityRollup.minute % step
     rows = await connection.execute(
-        _sums_by((start.label("start"), Cell.task, Cell.backend, Cell.method, Cell.k), first, last)
+        sums_by((start.label("start"), Cell.task, Cell.backend, Cell.method, Cell.k), first, last)
     )
-    return [ActivityPoint(row[0] * 60, row[1], Arm(*row[2:5]), _sums(row[5:])) for row in rows.fetchall()]
+    return [ActivityPoint(row[0] * 60, row[1], Arm(*row[2:5]), sums_of(row[5:])) for row in rows.fetchall()]
 
 
 async def packed_by_task(
@@ -131,7 +135,7 @@ async def packed_by_task(
     """Return the packed histograms of each task, arm and metric over minutes `first` … `last`."""
     table = LatencyRollup
     query = select(Cell.task, Cell.backend, Cell.method, Cell.k, table.metric, table.histogram)
-    return await _grouped(connection, _joined(query, first, last, metrics), lambda row: (tuple(row[:5]), row[5]))
+    return await grouped(connection, _joined(query, first, last, metrics), lambda row: (tuple(row[:5]), row[5]))
 
 
 async def packed_by_cell(
@@ -147,7 +151,7 @@ async def packed_by_cell(
         return (*row[:size], metric, minute - minute % span, span), packed
 
     query = select(*cell, table.metric, table.span, table.minute, table.histogram)
-    return await _grouped(connection, _joined(query, first, last, metrics), key_of)
+    return await grouped(connection, _joined(query, first, last, metrics), key_of)
 
 
 def merge_tasks(packed: Mapping[tuple[Any, ...], list[bytes]]) -> list[TaskLatency]:
@@ -165,20 +169,20 @@ def merge_cells(packed: Mapping[tuple[Any, ...], list[bytes]]) -> list[LatencyCe
     ]
 
 
-async def _grouped(
+async def grouped(
     connection: AsyncConnection,
     query: Select[*tuple[Any, ...]],
     key_of: Callable[[Any], tuple[tuple[Any, ...], bytes]],
 ) -> dict[tuple[Any, ...], list[bytes]]:
-    """Read in portions, so that the event loop is never held for long."""
-    grouped: dict[tuple[Any, ...], list[bytes]] = defaultdict(list)
+    """Read packed histograms by key, in portions, so that the event loop is never held for long."""
+    found: dict[tuple[Any, ...], list[bytes]] = defaultdict(list)
     rows = await connection.stream(query)
     async for part in rows.partitions(500):
         for row in part:
             key, packed = key_of(row)
-            grouped[key].append(packed)
+            found[key].append(packed)
         await asyncio.sleep(0)
-    return grouped
+    return found
 
 
 def _joined(query: Any, first: int, last: int, metrics: Sequence[Metric]) -> Any:  # noqa: ANN401 — any Select
@@ -188,8 +192,8 @@ def _joined(query: Any, first: int, last: int, metrics: Sequence[Metric]) -> Any
     )
 
 
-def _sums_by(groups: Sequence[Any], first: int, last: int) -> Any:  # noqa: ANN401 — SQLAlchemy's Select of this shape has no name
-    """Return the query; int(): PostgreSQL's sum of a bigint is numeric."""
+def sums_by(groups: Sequence[Any], first: int, last: int) -> Any:  # noqa: ANN401 — SQLAlchemy's Select of this shape has no name
+    """Return the query that sums all columns by these groups over minutes `first` … `last`."""
     sums = (func.sum(getattr(ActivityRollup, name)) for name in SUMS)
     return (
         select(*groups, *sums)
@@ -201,7 +205,8 @@ def _sums_by(groups: Sequence[Any], first: int, last: int) -> Any:  # noqa: ANN4
     )
 
 
-def _sums(values: Sequence[Any]) -> ActivitySums:
+def sums_of(values: Sequence[Any]) -> ActivitySums:
+    """Return what `sums_by` summed; int(): PostgreSQL's sum of a bigint is numeric."""
     numbers = [int(value) for value in values]
     plain = len(SUMS) - ACCEPTED_COLUMNS
     named = dict(zip(SUMS[:plain], numbers[:plain], strict=True))

@@ -15,7 +15,7 @@ from gateway.bands import context_band, load_band, temperature_band
 from gateway.db.models import ACCEPTED_COLUMNS, CELL_COLUMNS, ActivityRollup, Cell, LatencyRollup
 from gateway.db.records import clean, insert_for, insert_of
 from gateway.histogram import METRICS, LogHistogram, Metric
-from gateway.types import CellKey, RequestRecord
+from gateway.types import CellKey, RequestRecord, Spec
 
 MINUTE = 1
 _LATENCY_KEY = ("span", "minute", "cell_id", "metric", "writer")
@@ -201,7 +201,19 @@ def _sums_of(record: RequestRecord) -> dict[str, int]:
         units = time_us // _TIME_UNIT_US
         sums |= {"measured": 1, "decode_tokens": tokens, "decode_us": time_us}
         sums |= {"tokens_tokens": tokens * tokens, "tokens_time": tokens * units, "time_time": units * units}
+        sums |= _accelerator_sums(record.spec, tokens)
     return sums | _spec_sums(record)
+
+
+def _accelerator_sums(spec: Spec | None, tokens: int) -> dict[str, int]:
+    """Return a request's share of the accelerator: the time of its steps over the sequences that shared them."""
+    if spec is None or spec.plain_s is None or not spec.batch_mean:
+        return {}
+    steps_s = (spec.draft_s or 0.0) + (spec.verify_s or 0.0) + spec.plain_s
+    time_us = _microseconds(steps_s / spec.batch_mean)
+    units = time_us // _TIME_UNIT_US
+    sums = {"accelerator_tokens": tokens, "accelerator_us": time_us}
+    return sums | {"tokens_accelerator": tokens * units, "accelerator_accelerator": units * units}
 
 
 def _spec_sums(record: RequestRecord) -> dict[str, int]:

@@ -17,11 +17,13 @@ from gateway.errors import StoreUnavailable
 from gateway.ops.costs import costed_by_task
 from gateway.ops.figures import add_paths, application_figures, path_figures, task_figures
 from gateway.ops.model import Health, PathFigures, PathSums, Report, Switched, TaskFigures
+from gateway.ops.study import changes_of, study_of
 from gateway.routing import Snapshot, summarize
 from gateway.routing import TaskSummary as LiveTask
 from gateway.types import DEFAULT_TASKS, BackendState
 
 _SWITCHES_SHOWN = 50
+_SWITCHES_READ = 5000
 
 
 class OpsReader:
@@ -46,15 +48,18 @@ class OpsReader:
         self._clock = clock
         self._patience_s = patience_s
 
-    async def report(self, since_s: float) -> Report:
-        """Return the report of the latest `since_s` seconds; without a database, what the live statistics know."""
+    async def report(self, since_s: float, *, study: bool = False) -> Report:
+        """Return the report of the latest `since_s` seconds; without a database, what the live statistics know.
+
+        `study` adds the randomised comparison and all that only reports say.
+        """
         now = self._clock()
         report = Report(now, since_s, [], TaskFigures("all"), policy=str(self._policy().get("hash", "")))
         report.model = ", ".join(sorted({state.model for state in self._states() if state.model}))
         live = self._live()
         try:
             async with asyncio.timeout(self._patience_s):
-                await self._read(report, live)
+                await self._read(report, live, study)
             health = [Health("database", True)]
         except (StoreUnavailable, TimeoutError) as error:
             why = str(error) or f"the database did not answer within {self._patience_s:.0f} s"
@@ -64,19 +69,24 @@ class OpsReader:
         report.health = _merged(health, self._health())
         return report
 
-    async def _read(self, report: Report, live: Mapping[str, LiveTask]) -> None:
+    async def _read(self, report: Report, live: Mapping[str, LiveTask], study: bool) -> None:
         """Fill in everything that comes from the database. Raises StoreUnavailable."""
         database, since = self._database, report.generated_at - report.since_s
         summary = await database.task_summary(since)
-        paths = sums_by_path(summary, await database.cell_activity(since))
+        cells = await database.cell_activity(since)
+        paths = sums_by_path(summary, cells)
         report.tasks, report.totals, report.paths = figures_by_task(paths)
         logged = await database.switches(0.0, limit=1000) if self._snapshot is None else []
         for task in report.tasks:
             _decide(task, live, logged)
-        switches = await database.switches(since, limit=_SWITCHES_SHOWN)
-        report.switches = [Switched(s.at.timestamp(), s.task, s.band, s.old_arm, s.new_arm, s.reason) for s in switches]
+        switches = await database.switches(since, limit=_SWITCHES_READ if study else _SWITCHES_SHOWN)
+        changed = [Switched(s.at.timestamp(), s.task, s.band, s.old_arm, s.new_arm, s.reason) for s in switches]
+        report.switches = changed[:_SWITCHES_SHOWN]
         names = {key.key_id: key.name for key in await database.list_keys()}
         report.applications = application_figures(summary.activity, names)
+        if study:
+            minutes = int(since // 60), int(report.generated_at // 60)
+            report.study = study_of(report, await database.evidence(*minutes), cells, names, changes_of(changed))
         report.source = f"Figures from the roll-ups in {_name(database.url)}"
 
     def _live(self) -> dict[str, LiveTask]:

@@ -1,4 +1,4 @@
-"""What plain decoding would have taken for the same output at the same load. Pure; called by `collect`.
+"""What plain decoding would have taken for the same output at the same load. Pure; for `collect` and the reports.
 
 T_plain is measured, not modelled: the mean undrafted step of the requests that took a plain arm of the same backend and
 epoch, in the same load and context band. Where none ran there, the nearest context band of that load stands in, then
@@ -62,7 +62,7 @@ def costed_by_task(cells: Iterable[CellActivity]) -> dict[str, Costed]:
     known = plain_steps(cells)
     found: dict[str, Costed] = defaultdict(Costed)
     for cell in cells:
-        if cell.key.k > 0 and (costed := _costed(cell.sums, _nearest(known, cell.key))) is not None:
+        if cell.key.k > 0 and (costed := _costed(cell.sums, nearest(known, cell.key))) is not None:
             found[cell.key.task].add(costed)
     return dict(found)
 
@@ -83,7 +83,7 @@ def _place(key: CellKey) -> Place:
     return key.backend, key.epoch, key.load, key.context
 
 
-def _nearest(known: Mapping[Place, float], key: CellKey) -> float | None:
+def nearest(known: Mapping[Place, float], key: CellKey) -> float | None:
     """Return T_plain of the cell's context band, or of the nearest one at the same load."""
     own = CONTEXT_BANDS.index(key.context)
     for band in sorted(CONTEXT_BANDS, key=lambda band: abs(CONTEXT_BANDS.index(band) - own)):

@@ -64,7 +64,7 @@ def gain_of(plain: ActivitySums, spec: ActivitySums, costed: Costed) -> tuple[fl
     return gain, gain * math.exp(-reach), gain * math.exp(reach)
 
 
-def student_t(freedom: int) -> float:
+def student_t(freedom: float) -> float:
     """Return the 97.5 % quantile of Student's t (Cornish-Fisher; within 2 % from 4 degrees of freedom on)."""
     z = 1.959964
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)

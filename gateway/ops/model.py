@@ -7,6 +7,7 @@ import msgspec
 from gateway.db import ActivitySums
 from gateway.histogram import LogHistogram, needed_n
 from gateway.ops.costs import Costed
+from gateway.ops.study_model import Study
 
 MIN_P99 = needed_n(0.99)
 """299: below this many requests no distribution-free 95 % bound on p99 exists, and none is shown."""
@@ -129,3 +130,5 @@ class Report(msgspec.Struct):
     """Newest first."""
     source: str = ""
     """Where the figures were read from, for whoever wants to check them."""
+    study: Study | None = None
+    """What reports say beyond the page; the page has none."""

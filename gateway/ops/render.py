@@ -1,4 +1,4 @@
-"""A report as a page, a live fragment, text, JSON or CSV. Called by `gateway/api/ops.py` and `cli/report.py`."""
+"""A report as a page, a live fragment, text, JSON, CSV or PDF. Called by `gateway/api/ops.py` and `cli/report.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from importlib import resources
 import jinja2
 import msgspec
 
+from gateway.ops import study_text
 from gateway.ops.model import MIN_P99, Report, Switched, TaskFigures
+from gateway.ops.study_model import Gain
 from gateway.ops.window import WINDOWS, window_name
 
 DASH = "–"
@@ -128,6 +130,7 @@ def _environment() -> jinja2.Environment:
         "window": window_name,
         "bar": bar,
         "verdict": verdict,
+        "seconds": study_text.seconds,
     }
     return environment
 
@@ -143,8 +146,16 @@ def to_live(report: Report) -> str:
     return _environment().get_template("live.html").render(report=report, headline=headline(report))
 
 
-def to_page(report: Report, *, standalone: bool = False) -> str:
-    """Return the whole page; `standalone` has its style inside and no script, to keep or to send."""
+def to_page(report: Report, *, standalone: bool = False, reports: bool = False) -> str:
+    """Return the whole page; `standalone` has its style inside and no script, to keep or to send.
+
+    `reports` is the page of reports: served like the live page, but without script.
+    """
+    drawings: list[tuple[str, str]] = []
+    if report.study is not None:
+        from gateway.ops import plots  # noqa: PLC0415  # takes a while to load, and the live page has none
+
+        drawings = [(caption, plots.to_svg(drawing)) for caption, drawing in plots.plots(report.study)]
     return (
         _environment()
         .get_template("ops.html")
@@ -152,6 +163,9 @@ def to_page(report: Report, *, standalone: bool = False) -> str:
             report=report,
             headline=headline(report),
             standalone=standalone,
+            study=report.study,
+            reports=reports,
+            drawings=drawings,
             windows=WINDOWS,
             since=window_name(report.since_s),
             min_p99=MIN_P99,
@@ -165,14 +179,28 @@ def to_json(report: Report) -> bytes:
 
 
 def to_csv(report: Report) -> str:
-    """Return one line per task and one for all; unknown figures are empty."""
+    """Return one line per task and one for all, then one per application with a study; unknown figures are empty."""
     out = io.StringIO()
     names = [field.name for field in msgspec.structs.fields(TaskFigures)]
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(names)
+    study = report.study
+    writer.writerow([*names, *(study_text.CSV_COLUMNS if study else ())])
+    gains: dict[str, Gain] = {gain.name: gain for gain in study.tasks} | {"all": study.total} if study else {}
     for task in [*report.tasks, report.totals]:
-        writer.writerow([_cell(getattr(task, name)) for name in names])
+        more = study_text.csv_cells(study, gains.get(task.task)) if study else []
+        writer.writerow([_cell(value) for value in [*(getattr(task, name) for name in names), *more]])
+    for gain in study.applications if study else ():
+        own: list[object] = [gain.name, *[None] * (len(names) - 1)]
+        writer.writerow([_cell(value) for value in [*own, *(study_text.csv_cells(study, gain) if study else ())]])
     return out.getvalue()
+
+
+def to_pdf(report: Report) -> bytes:
+    """Return the report as a PDF with plots; it has a study."""
+    from gateway.ops import pdf  # noqa: PLC0415  # as above
+
+    period = f"Latest {window_name(report.since_s)} up to {utc(report.generated_at)}. {report.source}."
+    return pdf.to_pdf(report, headline(report), period)
 
 
 def _cell(value: object) -> object:
@@ -198,6 +226,7 @@ def to_text(report: Report) -> str:
         lines.append("  ".join(cells).rstrip())
     lines += ["", *(f"{t.task}: {t.reason}" for t in report.tasks if t.reason)]
     lines += ["", *(_switch_line(s) for s in report.switches)] if report.switches else []
+    lines += ["", *study_text.lines(report.study), ""] if report.study else []
     bad = [f"{part.name}: {part.detail or 'not ok'}" for part in report.health if not part.ok]
     return "\n".join([*lines, *bad, f"p99 needs {MIN_P99} requests; {report.source}".rstrip("; ")]) + "\n"
 

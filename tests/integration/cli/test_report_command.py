@@ -49,10 +49,20 @@ def test_json(data_dir):
 
 def test_csv_and_html(data_dir):
     rows = list(csv.DictReader(io.StringIO(run("--data-dir", data_dir, "--format", "csv").stdout)))
-    assert [row["task"] for row in rows] == ["code", "all"]
+    assert [row["task"] for row in rows] == ["code", "all", "anonymous"]
+    assert {row["estimator"] for row in rows} == {"randomised holdout, post-stratified ratio"}
     page = run("--data-dir", data_dir, "--format", "html").stdout
     assert page.startswith("<!doctype html>")
     assert "<script" not in page
+
+
+def test_a_pdf_goes_to_a_file(data_dir, tmp_path):
+    to = tmp_path / "report.pdf"
+    assert run("--data-dir", data_dir, "--format", "pdf", "--output", to).exit_code == 0
+    assert to.read_bytes().startswith(b"%PDF-")
+    missing = run("--data-dir", data_dir, "--format", "pdf", "--output", tmp_path / "no" / "report.pdf")
+    assert missing.exit_code == 1
+    assert "--output" in missing.output
 
 
 def test_nothing_there_says_so_and_makes_no_file(tmp_path, monkeypatch):

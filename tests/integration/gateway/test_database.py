@@ -15,6 +15,7 @@ from gateway.errors import SettingsError, StoreRefused, StoreUnavailable
 from gateway.histogram import LogHistogram
 from gateway.types import Arm
 from tests.fixtures.records import make_record
+from tests.repo.tree import ROOT
 
 PLAIN = Arm("engine")
 
@@ -33,7 +34,8 @@ async def test_migrations_build_exactly_the_models_and_can_be_taken_back(databas
     async with database._write() as connection:
         assert await connection.run_sync(differences) == []
         await connection.run_sync(downgrade, "base")
-    assert await database.pending_migrations() == ["0001", "0002", "0003"]
+    revisions = sorted(path.stem[-4:] for path in (ROOT / "migrations" / "versions").glob("*_0*.py"))
+    assert await database.pending_migrations() == revisions
     await database.migrate()
     assert await database.pending_migrations() == []
 
@@ -75,6 +77,8 @@ async def test_records_are_stored_once_and_summed(database):
         measured=3, decode_tokens=39, decode_us=370_500, tokens_tokens=507, tokens_time=3 * 13 * 1235,
         time_time=3 * 1235 * 1235, rounds=12, drafted=48, accepted=21, zero_rounds=3, undrafted=6, draft_us=3000,
         verify_us=240_000, plain_us=120_000, expected_plain_us=3 * 260_000, expected_round_plain_us=3 * 80_000,
+            accelerator_tokens=39, accelerator_us=363_000, tokens_accelerator=3 * 13 * 1210,
+            accelerator_accelerator=3 * 1210 * 1210,
         accepted_histogram=[3, 3, 3, 0, 3] + [0] * 12,
     )  # fmt: skip
     assert sums[PLAIN].requests == 1

@@ -73,7 +73,15 @@ async def test_page_on_loopback_without_keys(client):
 
 async def test_once_a_key_exists_only_operators_get_in(client, database):
     tokens = await keys(client, database)
-    for path in ("/ops", "/ops/report.json", "/ops/report.csv", "/ops/report.html", "/ops/events"):
+    for path in (
+        "/ops",
+        "/ops/report.json",
+        "/ops/report.csv",
+        "/ops/report.html",
+        "/ops/report.pdf",
+        "/ops/reports",
+        "/ops/events",
+    ):
         assert (await client.get(path)).status_code == 401
         refused = await client.get(path, headers={"authorization": f"Bearer {tokens['app']}"})
         assert refused.status_code == 403
@@ -106,6 +114,13 @@ async def test_forms(client):
     kept = await client.get("/ops/report.html")
     assert "<script" not in kept.text
     assert "unsafe-inline" in kept.headers["content-security-policy"]
+    reports = await client.get("/ops/reports", params={"since": "24h"})
+    assert "<script" not in reports.text
+    assert 'href="/ops/report.pdf?since=24h"' in reports.text
+    assert "randomised holdout" in (await client.get("/ops/report.txt")).text
+    document = await client.get("/ops/report.pdf", params={"since": "24h"})
+    assert document.content.startswith(b"%PDF-")
+    assert document.headers["content-disposition"] == 'attachment; filename="breakeven-24h.pdf"'
 
 
 @pytest.mark.parametrize("path", ["/ops", "/ops/report.json", "/ops/events"])
