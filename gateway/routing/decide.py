@@ -7,6 +7,7 @@ then probes. Called by `gateway.serve` for every request, by `breakeven policy e
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from engine.messages import Adaptive, Speculation
@@ -14,8 +15,9 @@ from gateway.policy.schema import Rule
 from gateway.routing import reasons
 from gateway.routing.alarm import alarming
 from gateway.routing.choose import Choice, choose
-from gateway.routing.options import Ask, Option, forced_by, guarded, load_of, options_of, servable
+from gateway.routing.options import Ask, Option, forced_by, guarded, load_of, servable
 from gateway.routing.snapshot import Snapshot
+from gateway.routing.weigh import Weighed, weigh
 from gateway.types import PLAIN, Arm, BackendState, Classification, Decision, GenerateRequest
 
 EAGER_PROBE = 16
@@ -47,33 +49,66 @@ def decide(
     vetoes: list[str] = []
     arms = servable(ask, vetoes)
     forced = forced_by(ask, arms)
-    options = options_of(ask, forced or arms)
+    weighed = weigh(ask, forced or arms, forced=forced is not None)
     slow: list[str] = []
-    if forced is None:
-        options = guarded(ask, options, slow)
-    choice = choose(ask, options, forced=forced is not None)
+    if forced is None and rule.p99 is not None:
+        left = guarded(ask, weighed.options, slow)
+        if len(left) < len(weighed.options):
+            weighed = weigh(ask, [option.arm for option in left], forced=False)
+    choice = choose(ask, weighed, forced=forced is not None)
     chosen, state, text = choice.option, choice.state, choice.text
     if forced is None and request.path_wish not in ("auto", chosen.arm.path) and request.identity.may_force:
         text = f"x-breakeven-path: {request.path_wish} cannot be met now; {text}"
     if slow and state in ("ok", "no_data", "policy"):
         state, text = "p99", f"p99 guard, {slow[0]}; {text}"
     vetoes += slow
-    if vetoes and state in ("ok", "no_data", "policy") and len({option.arm.path for option in options}) == 1:
+    if vetoes and state in ("ok", "no_data", "policy") and len({o.arm.path for o in weighed.options}) == 1:
         state, text = "veto", f"veto {vetoes[0]}; {text}"
+    told = _told(choice, weighed)
+    chosen.node.alarm_at = rule.zero_accept_alarm
+    busy = backends[chosen.arm.backend]
     return Decision(
         arm=chosen.arm,
-        reason=reasons.line(chosen.arm, text),
+        reason=told.line if text is choice.text else reasons.line(chosen.arm, text),
         state=state,
         rule=rule.name,
         policy=policy,
-        numbers=_numbers(choice, options, rule),
+        numbers=told.numbers.copy(),
         vetoes=vetoes,
-        speculation=_speculation(choice, options),
-        load=load_of(chosen.state),
-        waiting=chosen.state.waiting,
+        speculation=told.speculation,
+        load=load_of(busy),
+        waiting=busy.waiting,
         plain_s=chosen.node.evidence.plain_s,
         propensity=choice.propensity,
-        incumbent="" if choice.preferred.arm == chosen.arm else str(choice.preferred.arm),
+        incumbent=told.incumbent,
+    )
+
+
+@dataclass(slots=True)
+class _Told:
+    """What a choice says of itself."""
+
+    line: str
+    numbers: dict[str, Any]
+    speculation: Speculation | None
+    incumbent: str
+
+
+def _told(choice: Choice, weighed: Weighed) -> _Told:
+    """Return it; for the choice that most requests of a kind get, from memory."""
+    if choice is weighed.kept["usual"]:
+        found: _Told = weighed.once("told", lambda: _tell(choice, weighed))
+        return found
+    return _tell(choice, weighed)
+
+
+def _tell(choice: Choice, weighed: Weighed) -> _Told:
+    arm, other = choice.option.arm, choice.preferred.arm
+    return _Told(
+        reasons.line(arm, choice.text),
+        _numbers(choice, weighed.options, weighed.rule),
+        _speculation(choice, weighed.options),
+        "" if other == arm else str(other),
     )
 
 
@@ -95,7 +130,6 @@ def _numbers(choice: Choice, options: list[Option], rule: Rule) -> dict[str, Any
     method, k = estimate.key
     backend = next((o.arm.backend for o in options if o.key == estimate.key), backend)
     numbers["of"] = str(Arm(backend, method, k) if k else chosen.arm)
-    chosen.node.alarm_at = rule.zero_accept_alarm
     numbers["zero_accept_alarm"] = alarming(estimate, rule.zero_accept_alarm)
     lengths = {arm.k for arm in chosen.state.arms if arm.method == chosen.arm.method and arm.k}
     numbers["offered"] = sorted(lengths)  # all of them: what a request reveals does not hang on what its rule allows

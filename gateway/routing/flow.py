@@ -26,6 +26,14 @@ class Flow:
     """What decisions have preferred since the last step."""
     at: float = 0.0
 
+    def settled(self, kind: FlowKind, preferred: str) -> bool:
+        """Note a preference; return whether all such requests go where they prefer to, so that none needs a draw."""
+        shares = self.shares.get(kind)
+        if shares is None or shares.get(preferred, 0.0) < 1.0 - _LEAST:
+            return False
+        self.preferred[kind] = preferred
+        return True
+
     def place(self, kind: FlowKind, preferred: str, among: Iterable[str], draw: float) -> str:
         """Return the backend for one request that would prefer `preferred`, and note the preference.
 

@@ -13,12 +13,12 @@ from gateway.errors import InvalidRequest, NotFound, Unavailable
 from gateway.policy.schema import Rule
 from gateway.routing.estimates import PLAIN_KEY, ArmKey, Estimate
 from gateway.routing.guard import TRIAL_SHARE
-from gateway.routing.snapshot import Node, Snapshot
+from gateway.routing.snapshot import Node, NodeKey, Snapshot
 from gateway.routing.vetoes import veto, window_exceeded
 from gateway.types import Arm, BackendState, GenerateRequest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ask:
     """One request as the decision sees it."""
 
@@ -41,6 +41,8 @@ class Option:
 
     arm: Arm
     state: BackendState
+    """As of when it was weighed: how busy a backend is now stands in `Ask.backends`."""
+    place: NodeKey
     node: Node
     estimate: Estimate
     seconds: float | None
@@ -115,23 +117,20 @@ def forced_by(ask: Ask, arms: Sequence[Arm]) -> list[Arm] | None:
 def options_of(ask: Ask, arms: Sequence[Arm]) -> list[Option]:
     """Look up what is known of each arm at the request's bands and its backend's load."""
     bands = (ask.task, temperature_band(ask.request.temperature), context_band(ask.prompt_tokens))
-    nodes: dict[str, Node] = {}
     options = []
     for arm in arms:
         state = ask.backends[arm.backend]
-        node = nodes.get(arm.backend)
-        if node is None:
-            key = (arm.backend, *bands, load_band(load_of(state)))
-            node = nodes[arm.backend] = ask.snapshot.node(key)
-            if ask.snapshot.views or ask.snapshot.thresholds:
-                ask.snapshot.asked[key] = ask.snapshot.thresholds
-            if state.adaptive:
-                ask.snapshot.controlled.add(arm.backend)
+        place = (arm.backend, *bands, load_band(load_of(state)))
+        node = ask.snapshot.node(place)
+        if ask.snapshot.views or ask.snapshot.thresholds:
+            ask.snapshot.asked[place] = ask.snapshot.thresholds
+        if state.adaptive:
+            ask.snapshot.controlled.add(arm.backend)
         estimate = node.evidence.find((arm.method, arm.k)) or Estimate((arm.method, arm.k))
         plain_s = node.evidence.plain_s
         known = not arm.k or estimate.alpha is not None or estimate.measured
         seconds = estimate.r * plain_s if known and plain_s is not None else None
-        options.append(Option(arm, state, node, estimate, seconds))
+        options.append(Option(arm, state, place, node, estimate, seconds))
     return options
 
 

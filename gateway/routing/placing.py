@@ -14,14 +14,17 @@ from dataclasses import dataclass
 from gateway.bands import context_band, temperature_band
 from gateway.routing.book import ALL
 from gateway.routing.options import Ask, Option
+from gateway.routing.weigh import Weighed
 from gateway.types import BackendState
 
 KV_FULL = 0.95
 """Share of the cache in use from which a backend counts as if one more sequence waited: it will not admit the next."""
 _USUAL_OUTPUT = 256.0
+Quote = tuple[str, Option, float, float]
+"""A backend, its best arm, seconds to the first token without a queue, seconds of a usual request in all."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Bid:
     """What one backend's best arm would take for this request, in seconds."""
 
@@ -48,40 +51,49 @@ def wait_s(state: BackendState, request_s: float) -> float:
     return queue * request_s / max(1, state.running) if queue else 0.0
 
 
-def placed(ask: Ask, best: Option, leaders: Mapping[str, Option]) -> tuple[Option, str]:
-    """Return the option to take, `best` being the fastest per token of `leaders` (one per backend), and why not it."""
-    bids = _bids(ask, leaders)
+def placed(ask: Ask, weighed: Weighed) -> tuple[Option, str]:
+    """Return the option to take where several backends lead, and why it is not the one that is fastest per token."""
+    best = weighed.best
+    bids = _bids(ask, weighed)
     if len(bids) < 2 or best.arm.backend not in bids:
         return best, ""
-    tuning = ask.snapshot.tuning
-    share, turn = _draws(ask)
+    tuning, flow = ask.snapshot.tuning, ask.snapshot.flow
     wanted = _with_start(bids, best.arm.backend, tuning.queue_margin)
     kind = (ask.task, temperature_band(ask.request.temperature), context_band(ask.prompt_tokens))
-    taken = ask.snapshot.flow.place(kind, wanted, bids, share)
+    taken = wanted if flow.settled(kind, wanted) else flow.place(kind, wanted, bids, _share(ask))
     why = "" if taken == best.arm.backend else "shifting by degrees"
     if ask.home in bids and ask.rule.sticky and taken != ask.home and _stays(bids[ask.home], bids[taken]):
         taken, why = ask.home, "stays with its prefix cache"
-    queued = _leaves(bids, taken, turn, tuning.queue_margin, tuning.queue_ramp_s)
+    queued = _leaves(bids, taken, ask, tuning.queue_margin, tuning.queue_ramp_s)
     if queued is not None:
         why = f"{taken} would take {bids[taken].wait_s:.1f} s in its queue"
         taken = queued
     return bids[taken].option, (why if taken != best.arm.backend else "")
 
 
-def _bids(ask: Ask, leaders: Mapping[str, Option]) -> dict[str, Bid]:
-    book = ask.snapshot.book
-    tokens = book.output_tokens(ask.task) or _USUAL_OUTPUT
-    usual = book.output_tokens(ALL) or tokens
+def _bids(ask: Ask, weighed: Weighed) -> dict[str, Bid]:
+    tokens, quotes = weighed.once("quotes", lambda: _quotes(ask, weighed))
     if ask.request.max_tokens:
         tokens = min(tokens, float(ask.request.max_tokens))
     bids = {}
-    for name, option in leaders.items():
+    for name, option, start, request_s in quotes:
+        kept = name == ask.home and ask.rule.sticky
+        wait = wait_s(ask.backends[name], request_s)
+        bids[name] = Bid(option, tokens * (option.seconds or 0.0), 0.0 if kept else start, wait)
+    return bids
+
+
+def _quotes(ask: Ask, weighed: Weighed) -> tuple[float, list[Quote]]:
+    """Return the usual output of such a request, and what each backend's best arm is known to take."""
+    book = ask.snapshot.book
+    tokens = book.output_tokens(ask.task) or _USUAL_OUTPUT
+    usual = book.output_tokens(ALL) or tokens
+    quotes = []
+    for name, option in weighed.leaders.items():
         if option.seconds is not None:
             start = book.start_s(option.arm, context_band(ask.prompt_tokens)) or 0.0
-            wait = wait_s(option.state, usual * option.seconds + start)
-            kept = name == ask.home and ask.rule.sticky
-            bids[name] = Bid(option, tokens * option.seconds, 0.0 if kept else start, wait)
-    return bids
+            quotes.append((name, option, start, usual * option.seconds + start))
+    return tokens, quotes
 
 
 def _with_start(bids: Mapping[str, Bid], fastest: str, margin: float) -> str:
@@ -98,7 +110,7 @@ def _stays(home: Bid, other: Bid) -> bool:
     return home.decode_s + home.wait_s <= other.decode_s + other.start_s + other.wait_s
 
 
-def _leaves(bids: Mapping[str, Bid], taken: str, turn: float, margin: float, ramp_s: float) -> str | None:
+def _leaves(bids: Mapping[str, Bid], taken: str, ask: Ask, margin: float, ramp_s: float) -> str | None:
     """Return the backend that this request flees to from a queue: the worse the queue, the more requests do."""
     mine = bids[taken]
     if mine.wait_s <= 0:
@@ -107,12 +119,14 @@ def _leaves(bids: Mapping[str, Bid], taken: str, turn: float, margin: float, ram
     better = mine.total_s - bids[other].total_s
     if other == taken or better <= margin * mine.total_s or bids[other].wait_s >= mine.wait_s:
         return None
-    return other if turn < better / ramp_s else None
+    return other if _draw(repr(ask.draw), b"queue") < better / ramp_s else None
 
 
-def _draws(ask: Ask) -> tuple[float, float]:
-    """Return two numbers in [0, 1): the same for a conversation, and one of the request's own."""
-    own = repr(ask.draw)
-    first = hashlib.blake2b((ask.conversation or own).encode("utf-8", "replace"), digest_size=7, person=b"share")
-    second = hashlib.blake2b(own.encode(), digest_size=7, person=b"queue")
-    return int.from_bytes(first.digest(), "big") / 2**56, int.from_bytes(second.digest(), "big") / 2**56
+def _share(ask: Ask) -> float:
+    """Return a number in [0, 1) that is the same for a conversation."""
+    return _draw(ask.conversation or repr(ask.draw), b"share")
+
+
+def _draw(text: str, person: bytes) -> float:
+    digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=7, person=person).digest()
+    return int.from_bytes(digest, "big") / 2**56

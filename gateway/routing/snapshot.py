@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
@@ -102,6 +103,8 @@ class Snapshot:
     """Under which thresholds a kind of request was last decided, where there are views; carried on."""
     thresholds: Thresholds | None = None
     """Those of this view; None: the usual ones."""
+    weighed: dict[Any, Any] = field(default_factory=dict, init=False)
+    """What decisions have worked out from this very snapshot (`routing.weigh`); a copy starts with none."""
 
     def under(self, wanted: BreakEven) -> Snapshot:
         """Return the view that a rule's thresholds ask for: this one, where no such view has been made (yet)."""

@@ -21,6 +21,7 @@ INEXACT: dict[str, tuple[str, ...]] = {
     "openai": ("min_p", "logit_bias", "logprobs", "top_logprobs", *PENALTIES),
 }
 """By kind of backend: parameters that its speculative path does not serve exactly."""
+_INEXACT_SETS = {kind: frozenset(names) for kind, names in INEXACT.items()}
 NEUTRAL: dict[str, tuple[Any, ...]] = {"repetition_penalty": (1, 1.0)}
 """Values that change nothing, besides null, false, 0 and empty ones."""
 
@@ -33,7 +34,7 @@ def veto(arm: Arm, state: BackendState, request: GenerateRequest, prompt_tokens:
         return f"window of {state.max_model_len} tokens"
     if request.body.get("tools") and state.has_tool_template is False:
         return "no tool template"
-    if arm.k > 0:
+    if arm.k > 0 and not _INEXACT_SETS.get(state.kind, _INEXACT_SETS["openai"]).isdisjoint(request.body):
         for name in INEXACT.get(state.kind, INEXACT["openai"]):
             if asked_for(request.body, name):
                 return f"{name} is not exact there"
