@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from cli.storage import on_database, storage_options
+from cli.storage import actor, on_database, storage_options
 
 if TYPE_CHECKING:
     from gateway.db import Database
@@ -101,18 +100,11 @@ def forget(  # noqa: PLR0917  # given by name
     if everything == any((key_id, rule, request_id)):
         raise click.UsageError("name what to forget by --key, --rule or --request, or say --all")
     deleted = on_database(
-        lambda database: database.forget_texts(actor=_actor(), key_id=key_id, rule=rule, request_id=request_id),
+        lambda database: database.forget_texts(actor=actor(), key_id=key_id, rule=rule, request_id=request_id),
         data_dir,
         database_url,
     )
     click.echo(f"{deleted} texts deleted")
-
-
-def _actor() -> str:
-    try:
-        return f"cli:{getpass.getuser()}"
-    except (OSError, KeyError):
-        return "cli"
 
 
 async def _url(database: Database) -> str:

@@ -14,6 +14,7 @@ COMMANDS = {
     "demo": "cli.demo:demo",
     "keys": "cli.keys:keys",
     "db": "cli.db:db",
+    "data": "cli.data:data",
     "policy": "cli.policy:policy",
     "report": "cli.report:report",
     "classify": "cli.classify:classify",

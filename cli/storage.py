@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -52,6 +53,14 @@ def on_database(
         return asyncio.run(run())
     except (BreakevenError, OSError) as error:
         raise click.ClickException(str(error)) from error
+
+
+def actor() -> str:
+    """Return who is to stand in the audit log."""
+    try:
+        return f"cli:{getpass.getuser()}"
+    except (OSError, KeyError):
+        return "cli"
 
 
 def demand_file(url: str) -> None:

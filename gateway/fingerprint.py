@@ -46,7 +46,12 @@ def end_user_of(request: GenerateRequest, secret: bytes) -> str:
     """Return a keyed hash of the end user that the client names, "" where it names none."""
     body = request.body
     named = body.get("safety_identifier") or body.get("user")
-    return _hashed(f"user\0{named}", secret) if isinstance(named, str) and named else ""
+    return hashed_user(named, secret) if isinstance(named, str) and named else ""
+
+
+def hashed_user(named: str, secret: bytes) -> str:
+    """Return the keyed hash under which an end user's requests are kept."""
+    return _hashed(f"user\0{named}", secret)
 
 
 def _hashed(text: str, secret: bytes) -> str:

@@ -8,6 +8,7 @@ from gateway.db.log import StoredPolicy, Switch
 from gateway.db.policies import Activation
 from gateway.db.queries import ActivityPoint, ActivitySums, CellActivity, TaskActivity, TaskLatency, TaskSummary
 from gateway.db.replays import Replay
+from gateway.db.subjects import Erased, Subject
 from gateway.db.texts import StoredText
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "AuditSums",
     "CellActivity",
     "Database",
+    "Erased",
     "Evidence",
     "Query",
     "Replay",
@@ -26,6 +28,7 @@ __all__ = [
     "StoredPolicy",
     "StoredText",
     "Stratum",
+    "Subject",
     "Switch",
     "Tail",
     "TaskActivity",

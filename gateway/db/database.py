@@ -29,6 +29,7 @@ from gateway.db.models import ApiKey, AuditEntry
 from gateway.db.policies import PolicyVersions
 from gateway.db.records import clean, insert_new
 from gateway.db.replays import Replays
+from gateway.db.subjects import Subjects
 from gateway.db.texts import StoredTexts
 from gateway.histogram import METRICS, LatencyCell, Metric
 from gateway.types import CellKey, RequestRecord
@@ -37,7 +38,7 @@ KEEP_REQUESTS_DAYS = 30
 _KNOWN_CELLS = 50_000
 
 
-class Database(SwitchLog, PolicyVersions, Replays, StoredTexts, Audits, EvidenceReads):
+class Database(SwitchLog, PolicyVersions, Replays, StoredTexts, Audits, EvidenceReads, Subjects):
     """Opens nothing before first use; one per process."""
 
     def __init__(self, url: str, *, timeout_s: float = 5.0) -> None:

@@ -1,0 +1,87 @@
+"""`breakeven data`: one application's or end user's records, read out or erased, as data protection laws ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.storage import actor, on_database, storage_options
+
+if TYPE_CHECKING:
+    from gateway.db import Database, Subject
+
+
+@click.group()
+def data() -> None:
+    """Export or erase the records of one application or end user."""
+
+
+@data.command()
+@click.option("--key", "key_id", help="An API key's id.")
+@click.option("--end-user", help="An end user as clients name them (safety_identifier or user).")
+@click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="A file instead of the terminal.")
+@storage_options
+def export(
+    key_id: str | None, end_user: str | None, output: Path | None, data_dir: Path | None, database_url: str | None
+) -> None:
+    """Print everything kept of one subject, one JSON object a line: requests, then prompts that rules keep."""
+    subject = _subject(key_id, end_user, data_dir)
+    found = on_database(lambda database: _collect(database, subject, output), data_dir, database_url)
+    click.echo(f"{found} records", err=True)
+
+
+@data.command()
+@click.option("--key", "key_id", help="An API key's id.")
+@click.option("--end-user", help="An end user as clients name them (safety_identifier or user).")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@storage_options
+def erase(key_id: str | None, end_user: str | None, yes: bool, data_dir: Path | None, database_url: str | None) -> None:
+    """Delete everything kept of one subject; what a gateway has not written yet is erased by asking again."""
+    subject = _subject(key_id, end_user, data_dir)
+    if not yes:
+        click.confirm("This cannot be undone. Erase?", abort=True)
+    gone = on_database(lambda database: database.erase(subject, actor=actor()), data_dir, database_url)
+    click.echo(f"{gone.requests} requests and {gone.texts} texts erased, {gone.rollups} roll-up rows made anonymous")
+
+
+def _subject(key_id: str | None, end_user: str | None, data_dir: Path | None) -> Subject:
+    """Return whose records are meant; an end user is found by the keyed hash under which requests are kept."""
+    from gateway.db import Subject
+    from gateway.fingerprint import hashed_user
+    from gateway.settings import Settings
+
+    if bool(key_id) == bool(end_user):
+        raise click.UsageError("name whose records: either --key or --end-user")
+    if key_id:
+        return Subject(key_id=key_id)
+    path = Settings.from_env(data_dir=data_dir).server.data_dir / "secret"
+    try:
+        secret = path.read_bytes()
+    except OSError as error:
+        message = f"{path}: {error.strerror}; without the gateway's secret nobody can tell which records are whose"
+        raise click.ClickException(message) from error
+    return Subject(end_user=hashed_user(str(end_user), secret))
+
+
+async def _collect(database: Database, subject: Subject, output: Path | None) -> int:
+    import msgspec
+
+    count = 0
+    with click.open_file(str(output or "-"), "w", encoding="utf-8") as out:
+        async for row in database.records_of(subject):
+            click.echo(msgspec.json.encode(_readable(row)).decode(), file=out)
+            count += 1
+    return count
+
+
+def _readable(row: dict[str, Any]) -> dict[str, Any]:
+    """Show kept prompts and answers as what they are instead of as text in text."""
+    import msgspec
+
+    return row | {
+        name: msgspec.json.decode(row[name])
+        for name in ("prompt", "completion", "decision", "spec", "signals")
+        if isinstance(row.get(name), str)
+    }

@@ -1,0 +1,95 @@
+"""`breakeven data`: everything of one subject comes out, everything of it goes, and nothing of anybody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from click.testing import CliRunner
+
+from cli.data import data
+from gateway.app import load_secret
+from gateway.db import Database, StoredText, Subject
+from gateway.fingerprint import hashed_user
+from tests.fixtures.records import make_record
+
+NOW = datetime.now(UTC)
+
+
+def stored(request_id, key_id, end_user):
+    return StoredText(
+        request_id, NOW, NOW + timedelta(days=1), "chat", "m", key_id, end_user, "code", "keep", "abc", 200,
+        '[{"role": "user", "content": "hello"}]', '[{"content": "hi"}]', False,
+    )  # fmt: skip
+
+
+async def fill(url, ann):
+    database = Database(url)
+    await database.migrate()
+    await database.insert_records([make_record(f"ann{i}", key_id="k1", end_user=ann) for i in range(503)])
+    await database.insert_records([make_record(f"ben{i}", key_id="k1", end_user="b") for i in range(3)])
+    await database.insert_records([make_record("other", key_id="k2")])
+    await database.insert_texts([stored("ann0", "k1", ann), stored("ben0", "k1", "b")])
+    await database.aclose()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.delenv("BREAKEVEN_DATABASE_URL", raising=False)
+    asyncio.run(fill(f"sqlite:///{tmp_path}/breakeven.db", hashed_user("ann@example.org", load_secret(tmp_path))))
+    return tmp_path
+
+
+def run(folder, *arguments):
+    return CliRunner().invoke(data, [*arguments, "--data-dir", str(folder)])
+
+
+def test_export_has_every_record_of_the_end_user_and_no_name(folder):
+    result = run(folder, "export", "--end-user", "ann@example.org")
+    assert result.exit_code == 0, result.output
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert len({row["request_id"] for row in rows if row["kind"] == "request"}) == 503
+    assert [row["prompt"][0]["content"] for row in rows if row["kind"] == "text"] == ["hello"]
+    assert rows[0]["decision"]["numbers"]["a"] == 2.75
+    assert "ann@example.org" not in result.stdout
+
+
+def test_erase_takes_all_of_one_end_user_and_none_of_another(folder):
+    assert run(folder, "erase", "--end-user", "ann@example.org").exit_code == 1  # asked, and nobody said yes
+    result = run(folder, "erase", "--end-user", "ann@example.org", "--yes")
+    assert "503 requests and 1 texts erased" in result.output
+    assert run(folder, "export", "--end-user", "ann@example.org").stdout == ""
+    left = run(folder, "export", "--key", "k1").stdout.splitlines()
+    assert {json.loads(line)["request_id"] for line in left} == {"ben0", "ben1", "ben2"}
+
+
+@pytest.mark.parametrize("arguments", [(), ("--key", "k1", "--end-user", "ann"), ("--key", "")])
+@pytest.mark.parametrize("command", ["export", "erase"])
+def test_exactly_one_subject_is_named(folder, command, arguments):
+    result = run(folder, command, *arguments)
+    assert result.exit_code == 2
+    assert "either --key or --end-user" in result.output
+
+
+def test_without_the_secret_nobody_is_guessed(folder):
+    (folder / "secret").unlink()
+    result = run(folder, "erase", "--end-user", "ann@example.org", "--yes")
+    assert result.exit_code == 1
+    assert "without the gateway's secret" in result.output
+    assert not (folder / "secret").exists()
+
+
+async def test_an_applications_sums_go_on_without_its_name(database_url):
+    database = Database(database_url)
+    await database.migrate()
+    ours, theirs = [make_record(f"r{i}", key_id="k1") for i in range(5)], [make_record("x", key_id="erased")]
+    await database.insert_records(ours + theirs)
+    gone = await database.erase(Subject(key_id="k1"), actor="test")
+    assert (gone.requests, gone.rollups) == (5, 1)
+    (row,) = (await database.task_summary(0)).activity
+    assert (row.key_id, row.sums.requests, row.sums.completion_tokens) == ("erased", 6, 6 * 14)
+    with pytest.raises(ValueError, match="either a key or an end user"):
+        await database.erase(Subject(), actor="test")
+    await database.aclose()
