@@ -22,6 +22,7 @@ from gateway.backends import Backend
 from gateway.backends.make import make_backend
 from gateway.classify import Classifier
 from gateway.generations import Generation, Generations
+from gateway.lossless.auditor import Auditor
 from gateway.metrics import Metrics
 from gateway.policy import Policy
 from gateway.policy.source import PolicyFile
@@ -44,7 +45,8 @@ class Parts:
         self.generations = generations
         self.policies = policies
         self.access = access
-        self.metrics = Metrics(self.states, policy=lambda: self.policies.held)
+        self.auditor = Auditor(stores.database)
+        self.metrics = Metrics(self.states, policy=lambda: self.policies.held, audits=self.auditor.counts)
         self.refresher = Refresher(
             backends=lambda: self.generations.current.backends,
             store=stores.stats,
@@ -59,7 +61,8 @@ class Parts:
 
     def store_states(self) -> dict[str, Any]:
         """Return what `/readyz` tells of the stores."""
-        return {**msgspec.to_builtins(self.refresher.stats_state()), **self.stores.state()}
+        audits = {"audits": msgspec.to_builtins(self.auditor.state())}
+        return {**msgspec.to_builtins(self.refresher.stats_state()), **self.stores.state(), **audits}
 
     def policy_state(self) -> dict[str, Any]:
         """Return what `/readyz` tells of the policy."""
@@ -75,6 +78,8 @@ class Parts:
             await self.access.start()
             stack.push_async_callback(self.generations.aclose)
             await self.generations.start()
+            stack.push_async_callback(self.auditor.aclose)
+            await self.auditor.start()
             stack.push_async_callback(self.policies.aclose)
             await self.policies.start()
             await self.refresher.start()
@@ -123,6 +128,7 @@ def create_app(
         snapshot=snapshot or (lambda: parts.refresher.snapshot),
         sinks=(stores.recorder, parts.metrics, *sinks),
         texts=stores.texts,
+        audits=parts.auditor,
         secret=secret,
     )
     return make_litestar(

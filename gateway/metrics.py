@@ -57,7 +57,14 @@ class Buckets:
 class Metrics:
     """All metrics of one gateway process. Label values come from the policy and a fixed set, never from clients."""
 
-    def __init__(self, states: Callable[[], list[BackendState]], policy: Callable[[], Held] | None = None) -> None:
+    def __init__(
+        self,
+        states: Callable[[], list[BackendState]],
+        policy: Callable[[], Held] | None = None,
+        audits: Mapping[tuple[str, str], int] | None = None,
+    ) -> None:
+        """`audits` counts losslessness audits by speculative arm and outcome."""
+        self._audits: Mapping[tuple[str, str], int] = {} if audits is None else audits
         self._states = states
         self._policy = policy
         self._registry = CollectorRegistry()
@@ -119,6 +126,8 @@ class Metrics:
             ("vllm:spec_decode_num_accepted_tokens", "Accepted draft tokens", "accepted"),
         ):
             yield _counter(name, about, [((), self._plain[key])])
+        about = "Greedy answers compared with those of the other path, by speculative arm and outcome"
+        yield _counter("breakeven_audits", about, self._audits.items(), "arm", "outcome")
         for buckets in (self._overhead, self._ttft, self._tpot, self._e2e):
             yield buckets.family()
         yield _alarms(self._alarms)

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from gateway.backends import Backend
 from gateway.classify import Classifier
+from gateway.lossless.served import Served
 from gateway.policy import Policy, Rule
 from gateway.routing import Snapshot
 from gateway.tap import Kept
@@ -26,6 +27,14 @@ class TextSink(Protocol):
 
     def submit(self, kept: Kept) -> None:
         """Take a text."""
+        ...
+
+
+class AuditSink(Protocol):
+    """Where answers to be audited go (`gateway.lossless.auditor`), which never blocks and never raises."""
+
+    def submit(self, served: Served) -> None:
+        """Take a complete answer."""
         ...
 
 

@@ -15,11 +15,12 @@ from gateway.closing import make_record
 from gateway.errors import ApiError, BackendUnreachable, NotFound, Unavailable, UpstreamError
 from gateway.fingerprint import conversation_of, draw_of, fingerprint_of
 from gateway.homes import Homes
+from gateway.lossless.served import Served, audited
 from gateway.policy import Policy, Rule, enforced, facts_of, match, within
 from gateway.priority import Priorities, is_refusal
 from gateway.relay import Relay
 from gateway.routing import Snapshot
-from gateway.seams import Decide, Generation, RecordSink, TextSink
+from gateway.seams import AuditSink, Decide, Generation, RecordSink, TextSink
 from gateway.tap import Kept, Tap, wanted
 from gateway.types import Arm, BackendState, Classification, Decision, GenerateRequest
 
@@ -41,6 +42,7 @@ class Service:
         sinks: tuple[RecordSink, ...],
         secret: bytes,
         texts: TextSink | None = None,
+        audits: AuditSink | None = None,
     ) -> None:
         self.generation = generation
         self.decide = decide
@@ -48,6 +50,7 @@ class Service:
         self.sinks = sinks
         self.secret = secret
         self.texts = texts
+        self.audits = audits
         self.priorities = Priorities()
         self.homes = Homes()
         self.bytes_per_token = 4.0
@@ -132,6 +135,8 @@ class Exchange:
         self._tap: Tap | None = None
         self._retention: float | None = None
         """Seconds for which the text of this request is kept; None: not at all."""
+        self._audit: Rule | None = None
+        """The rule by which its answer is audited; None: it is not."""
 
     def decide(self, states: Mapping[str, BackendState]) -> None:
         """Find the rule and the arm; `states` are the backends that have the model.
@@ -152,6 +157,7 @@ class Exchange:
         if first is not rule:
             self.decision.numbers["observed"] = self._observe(first, states)
         self._retention = rule.store.retention if wanted(rule, request, self._service.secret) else None
+        self._audit = rule if rule.audit and audited(rule, request, self._service.secret) else None
         own = request.speculation
         if own is not None and self.decision.arm == request.arm_wish:
             arm = Arm(self.decision.arm.backend, own.method, own.k)
@@ -215,7 +221,7 @@ class Exchange:
         """Try the arm decided for."""
         arm, request = self.decision.arm, self.request
         state = self._states[arm.backend]
-        self._tap = Tap() if self._retention is not None else None
+        self._tap = Tap() if self._retention is not None or self._audit is not None else None
         self._relay = Relay(
             keep_usage=request.include_usage,
             keep_metrics=request.debug,
@@ -312,6 +318,27 @@ class Exchange:
         if self._retention is not None and service.texts is not None:
             size = 2 * len(self.request.raw) + (self._tap.size if self._tap else 0)
             service.texts.submit(Kept(self.request.body, size, record, self._retention, self._tap))
+        if self._audit is not None and service.audits is not None and status == 200:
+            self._offer(self._audit, service.audits)
+
+    def _offer(self, rule: Rule, audits: AuditSink) -> None:
+        """Hand a complete answer over to be audited."""
+        relay, tap = self._relay, self._tap
+        if relay is None or tap is None or relay.error is not None or relay.finish_reason is None:
+            return
+        audits.submit(
+            Served(
+                request=self.request,
+                backends=self._generation.backends,
+                policy=self._generation.policy.hash,
+                rule=rule,
+                task=self.classification.task,
+                arm=self.decision.arm,
+                tap=tap,
+                finish_reason=relay.finish_reason,
+                prompt_tokens=self.prompt_tokens,
+            )
+        )
 
 
 def candidates(generation: Generation, model: str) -> dict[str, BackendState]:

@@ -1,0 +1,42 @@
+"""Which answers a rule's `audit` takes, and what is handed over of each. Pure; for `gateway.serve`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+
+import msgspec
+
+from gateway.backends import Backend
+from gateway.policy import Rule
+from gateway.tap import Tap
+from gateway.types import Arm, GenerateRequest
+
+
+def audited(rule: Rule, request: GenerateRequest, secret: bytes) -> bool:
+    """Tell whether a request is one of its rule's share: greedy, of one choice. Free where the rule audits nothing.
+
+    The share is drawn by a keyed hash of its own: it has nothing to do with probes, holdout or stored prompts.
+    """
+    if not rule.audit or request.temperature != 0 or request.n != 1:
+        return False
+    name = (request.record_id or request.request_id).encode("utf-8", "replace")
+    digest = blake2b(name, key=secret[:64], digest_size=6, person=b"policy-audit").digest()
+    return int.from_bytes(digest, "big") / 2**48 < rule.audit
+
+
+class Served(msgspec.Struct):
+    """A complete answer that a client got, to be compared with that of the other path."""
+
+    request: GenerateRequest
+    backends: Mapping[str, Backend]
+    """Those of the policy under which it was served."""
+    policy: str
+    """That policy's hash."""
+    rule: Rule
+    task: str
+    arm: Arm
+    tap: Tap
+    """The text, as it passed."""
+    finish_reason: str
+    prompt_tokens: int
