@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from gateway.courier import Carried, Courier
 from gateway.db import Database
 from gateway.delivery import Delivery, Journals, SinkState
 from gateway.sinks import DatabaseSink, Sink, StatsSink
@@ -48,6 +49,7 @@ class Recorder:
         *,
         store: Statistics | None = None,
         database: Database | None = None,
+        courier: Courier | None = None,
         queue_limit: int = 20_000,
         batch_limit: int = 500,
         interval_s: float = 0.25,
@@ -56,6 +58,8 @@ class Recorder:
         sinks: list[Sink] = [StatsSink(store)] if store is not None else []
         if database is not None:
             sinks.append(DatabaseSink(database))
+        if courier is not None:
+            sinks = [Carried(sink, courier) for sink in sinks]
         self._folder = folder
         self._writer = secrets.token_hex(8)
         self._journals = Journals([sink.name for sink in sinks])

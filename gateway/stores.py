@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.courier import Courier
 from gateway.db import Database
 from gateway.errors import BreakevenError
 from gateway.recorder import Recorder
@@ -52,7 +53,10 @@ class Stores:
         self.limiter: RateLimiter | MemoryLimiter = (
             RateLimiter(redis, timeout_s=settings.stores.redis_timeout_s) if redis else MemoryLimiter()
         )
-        self.recorder = Recorder(settings.server.data_dir / "spool", store=self.stats, database=self.database)
+        self.courier = Courier(redis=redis, database=settings.database_url)
+        self.recorder = Recorder(
+            settings.server.data_dir / "spool", store=self.stats, database=self.database, courier=self.courier
+        )
         self.texts = TextKeeper(self.database)
         self.fault = ""
         """Why the database's schema is not up to date; empty once it is."""
@@ -103,6 +107,7 @@ class Stores:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._migrating
         await asyncio.gather(self.recorder.aclose(), self.texts.aclose())
+        await self.courier.aclose()
         if isinstance(self.limiter, RateLimiter):
             await self.limiter.aclose()
         await self.stats.aclose()
