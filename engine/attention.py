@@ -1,6 +1,7 @@
 """Attention over a packed batch of rows of different lengths. Called by the model runners, once per layer.
 
 The new tokens of all rows lie behind one another in one dimension; each row attends to its own keys and values only.
+Rows that can share a call are in `engine/attention_group.py`.
 Also registered with transformers as an attention implementation, so that its model code runs over packed batches.
 """
 
@@ -14,6 +15,7 @@ import torch
 from torch.nn import functional
 from transformers import AttentionInterface
 
+from engine.attention_group import Group, Rule, grouped, scores
 from engine.kv_cache import KVRow
 
 IMPLEMENTATION = "breakeven_packed"
@@ -45,31 +47,51 @@ class _Span:
 
 
 class PackedBatch:
-    """One forward pass: where each row's tokens lie, and what its layers share."""
+    """One forward pass: where each row's tokens lie, and what its layers share.
+
+    Short rows whose keys and values lie in one slab come first and attend together; the rest follow one by one.
+    """
 
     def __init__(self, rows: Sequence[RowInput], device: torch.device) -> None:
-        self.spans: list[_Span] = []
-        self._rows = rows
+        together, alone = grouped([(row.kv, len(row.tokens)) for row in rows])
+        order = [at for members in together for at in members] + alone
+        starts = [0] * len(rows)
         ids: list[int] = []
         positions: list[int] = []
-        wanted: list[int] = []
-        for row in rows:
-            past, count = row.kv.length, len(row.tokens)
-            self.spans.append(_Span(len(ids), count, past, *row.kv.views(past, count)))
+        for at in order:
+            row = rows[at]
+            starts[at] = len(ids)
             ids.extend(row.tokens)
-            positions.extend(range(past, past + count))
-            wanted.extend(range(len(ids) - row.num_logits, len(ids)))
-        self.size = len(ids)
-        self._singles = self.size == len(rows)
+            positions.extend(range(row.kv.length, row.kv.length + len(row.tokens)))
+        ends = [start + len(row.tokens) for start, row in zip(starts, rows, strict=True)]
+        wanted = [at for end, row in zip(ends, rows, strict=True) for at in range(end - row.num_logits, end)]
+        self._rows = rows
+        self._groups = [
+            Group([(rows[at].kv, starts[at], len(rows[at].tokens)) for at in members], device) for members in together
+        ]
+        self._spans = [_span(rows[at], starts[at]) for at in alone]
+        self.longest = max(positions) + 1
+        """Positions in use: those of the longest row with its new tokens."""
         self.input_ids = torch.tensor(ids, device=device)
         self.positions = torch.tensor(positions, device=device)
         self.wanted = torch.tensor(wanted, dtype=torch.long, device=device)
-        self.all_wanted = len(wanted) == len(ids)
+        self.all_wanted = wanted == list(range(len(ids)))
+        places = [at for start, row in zip(starts, rows, strict=True) for at in range(start, start + len(row.tokens))]
+        self.order = None if places == list(range(len(ids))) else torch.tensor(places, device=device)
+        """Where each token of the rows as given lies in the batch; None where they lie as given."""
+
+    def as_given(self, values: torch.Tensor) -> torch.Tensor:
+        """Bring values [tokens, …] of the batch into the order in which the rows were given."""
+        return values if self.order is None else values[self.order]
+
+    def as_laid(self, values: torch.Tensor) -> torch.Tensor:
+        """Bring values [tokens, …] in the rows' order into the batch's."""
+        return values if self.order is None else torch.empty_like(values).index_copy_(0, self.order, values)
 
     def commit(self) -> None:
         """Count the new tokens as valid in every row."""
-        for row, span in zip(self._rows, self.spans, strict=True):
-            row.kv.length = span.past + span.count
+        for row in self._rows:
+            row.kv.length += len(row.tokens)
 
     def attend(  # noqa: PLR0917 - the tensors of one attention layer, in the field's usual order
         self,
@@ -85,56 +107,37 @@ class PackedBatch:
 
         query is [tokens, heads, dim], key and value [tokens, kv heads, dim]; the result is [tokens, heads · dim].
         """
-        size, heads, dim = query.shape
         kv_heads = key.shape[1]
-        rule = (scale, window, softcap)
-        new = torch.stack((key, value)).transpose(1, 2)
-        grouped = query.reshape(size, 1, kv_heads, heads // kv_heads, dim)
-        if self._singles:  # plain decoding: views by row are made in one go
-            parts = []
-            sources, queries = new.split(1, dim=2), grouped.unbind(0)  # type: ignore[no-untyped-call]
-            for span, source, one in zip(self.spans, sources, queries, strict=True):
-                span.stored[layer].copy_(source)
-                mask = _mask(span, window, heads // kv_heads, query) if window is not None else None
-                parts.append(_scores(one, span.keys[layer], span.values[layer], mask, rule))
-            return (parts[0] if size == 1 else torch.cat(parts)).reshape(size, heads * dim)
-        outputs = []
-        for span in self.spans:
-            span.stored[layer].copy_(new.narrow(2, span.start, span.count))
-            outputs.append(_attend_row(grouped.narrow(0, span.start, span.count)[:, 0], layer, span, rule))
+        rule = Rule(scale, window, softcap)
+        new = torch.stack((key, value))
+        split = query.unflatten(1, (kv_heads, query.shape[1] // kv_heads))
+        outputs = [group.attend(layer, split, new, rule) for group in self._groups]
+        for span in self._spans:
+            span.stored[layer].copy_(new.narrow(1, span.start, span.count).transpose(1, 2))
+            outputs.append(_attend_row(split.narrow(0, span.start, span.count), layer, span, rule))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
-_Rule = tuple[float, int | None, float | None]
-"""Scale, sliding window, soft cap."""
+def _span(row: RowInput, start: int) -> _Span:
+    past, count = row.kv.length, len(row.tokens)
+    return _Span(start, count, past, *row.kv.views(past, count))
 
 
-def _scores(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, rule: _Rule
-) -> torch.Tensor:
-    """Attention of one row, tensors [1, kv heads, queries or length, dim]."""
-    scale, _, softcap = rule
-    if softcap is not None:
-        return _soft_capped(query, keys, values, mask, (scale, softcap))
-    return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale)
-
-
-def _attend_row(query: torch.Tensor, layer: int, span: _Span, rule: _Rule) -> torch.Tensor:
+def _attend_row(query: torch.Tensor, layer: int, span: _Span, rule: Rule) -> torch.Tensor:
     """One row: query [count, kv heads, group, dim] → [count, heads · dim].
 
     The heads that share a key head are laid beside the positions, so that keys and values are never repeated.
     """
-    scale, window, softcap = rule
     count, kv_heads, group, dim = query.shape
     keys, values = span.keys[layer], span.values[layer]
-    if span.past == 0 and softcap is None and (window is None or count <= window):
+    if span.past == 0 and rule.softcap is None and (rule.window is None or count <= rule.window):
         heads = query.permute(1, 2, 0, 3).reshape(1, kv_heads * group, count, dim)
         out = functional.scaled_dot_product_attention(
-            heads, keys, values, is_causal=count > 1, scale=scale, enable_gqa=group > 1
+            heads, keys, values, is_causal=count > 1, scale=rule.scale, enable_gqa=group > 1
         )
         return out[0].transpose(0, 1).reshape(count, kv_heads * group * dim)
     folded = query.permute(1, 2, 0, 3).reshape(1, kv_heads, group * count, dim)
-    out = _scores(folded, keys, values, _mask(span, window, group, query), rule)
+    out = scores(folded, keys, values, _mask(span, rule.window, group, query), rule)
     return out.reshape(kv_heads, group, count, dim).permute(2, 0, 1, 3).reshape(count, kv_heads * group * dim)
 
 
@@ -156,21 +159,6 @@ def _mask(span: _Span, window: int | None, group: int, query: torch.Tensor) -> t
             mask = mask.masked_fill_(hidden, float("-inf")).repeat(group, 1)
         span.masks[wanted] = mask
     return span.masks[wanted]
-
-
-def _soft_capped(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    mask: torch.Tensor | None,
-    rule: tuple[float, float],
-) -> torch.Tensor:
-    """Attention whose scores are squashed by a tanh (Gemma 2), which the fused kernels do not offer."""
-    scale, softcap = rule
-    scores = torch.tanh(query @ keys.transpose(2, 3) * scale / softcap) * softcap
-    if mask is not None:
-        scores = scores + mask
-    return torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype) @ values
 
 
 def packed_attention(  # noqa: PLR0917 - the signature that transformers calls

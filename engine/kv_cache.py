@@ -1,8 +1,8 @@
 """Keys and values of every running sequence: allocate, grow, roll back, give back. Called by the core and the runners.
 
-Each sequence owns its storage, so that lengths are ragged by construction: no row is padded to another's length, no row
-can read or overwrite another's, roll-back is a shorter `length`, and memory is returned when its sequence leaves. The
-pool counts capacity in tokens and never exceeds its budget.
+Rows of one capacity lie side by side in a slab, so that attention reads many of them in one call. A row's slot is its
+own: lengths are ragged, no row is moved or padded to another's length, no row can read or overwrite another's, and
+roll-back is a shorter `length`. The pool counts capacity in tokens and never exceeds its budget, spare slots included.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import torch
 
 BLOCK = 64
 """Capacity is a multiple of this many tokens."""
+MAX_SLOTS = 16
+_SLAB_SHARE = 4
+"""A slab takes at most this part of the budget, 1 / _SLAB_SHARE, unless it has a single slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,29 +34,57 @@ class KVShape:
         return 2 * self.layers * self.heads * self.head_dim * self.dtype.itemsize
 
 
+class Slab:
+    """Storage of rows of one capacity: [layers, 2, slots, heads, capacity, head_dim]."""
+
+    __slots__ = ("capacity", "layers", "rows", "store")
+
+    def __init__(self, shape: KVShape, capacity: int, slots: int) -> None:
+        size = (shape.layers, 2, slots, shape.heads, capacity, shape.head_dim)
+        self.capacity = capacity
+        self.rows: list[KVRow | None] = [None] * slots
+        self._hold(torch.empty(size, dtype=shape.dtype, device=shape.device))
+
+    def _hold(self, store: torch.Tensor) -> None:
+        self.store = store
+        self.layers = store.unbind(0)
+        """By layer: [2, slots, heads, capacity, head_dim]."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of capacity, free slots included."""
+        return self.capacity * len(self.rows)
+
+    def seat(self, row: KVRow) -> None:
+        """Give `row` the first free slot, zeroed: what an earlier tenant left there must not reach anyone's sums."""
+        slot = self.rows.index(None)
+        self.store[:, :, slot].zero_()
+        self.rows[slot] = row
+        row.move(self, slot)
+
+    def shrink(self) -> None:
+        """Give up the free slots; at least one row must be seated."""
+        kept = [(slot, row) for slot, row in enumerate(self.rows) if row is not None]
+        self._hold(self.store[:, :, [slot for slot, _ in kept]])
+        self.rows = [row for _, row in kept]
+        for slot, (_, row) in enumerate(kept):
+            row.move(self, slot)
+
+
 class KVRow:
     """Keys and values of one sequence. Positions below `length` are valid; those above are free to overwrite."""
 
-    __slots__ = ("_store", "capacity", "length")
+    __slots__ = ("_store", "capacity", "length", "slab", "slot")
 
-    def __init__(self, shape: KVShape, capacity: int) -> None:
+    def __init__(self) -> None:
         self.length = 0
-        self._take(_storage(shape, capacity))
+        self.capacity = 0
 
-    def resize(self, shape: KVShape, capacity: int) -> None:
-        """Move to storage of `capacity` tokens, keeping the valid ones."""
-        store = _storage(shape, capacity)
-        store[..., : self.length, :] = self._store[..., : self.length, :]
-        self._take(store)
-
-    def clear(self) -> None:
-        """Drop the storage."""
-        self.length = 0
-        self._take(self._store[..., :0, :].clone())
-
-    def _take(self, store: torch.Tensor) -> None:
-        self._store = store
-        self.capacity = store.shape[-2]
+    def move(self, slab: Slab, slot: int) -> None:
+        """Take a slot as the row's storage; its contents are the caller's care."""
+        self.slab, self.slot = slab, slot
+        self.capacity = slab.capacity
+        self._store = slab.store[:, :, slot : slot + 1]
 
     def truncate(self, length: int) -> None:
         """Roll back to the first `length` positions; longer than valid is a no-op."""
@@ -77,12 +108,6 @@ class KVRow:
         self.length = length
 
 
-def _storage(shape: KVShape, capacity: int) -> torch.Tensor:
-    return torch.empty(
-        (shape.layers, 2, 1, shape.heads, capacity, shape.head_dim), dtype=shape.dtype, device=shape.device
-    )
-
-
 class KVPool:
     """Hands out rows within a budget of `total` tokens of capacity. Not thread-safe: the step thread owns it."""
 
@@ -90,10 +115,11 @@ class KVPool:
         self.shape = shape
         self.total = max(BLOCK, total // BLOCK * BLOCK)
         self.used = 0
+        self._slabs: list[Slab] = []
 
     @staticmethod
     def rounded(tokens: int) -> int:
-        """Capacity that `tokens` take."""
+        """The least capacity that `tokens` take."""
         return -(-max(1, tokens) // BLOCK) * BLOCK
 
     @property
@@ -101,28 +127,72 @@ class KVPool:
         """Tokens of capacity not handed out."""
         return self.total - self.used
 
+    @property
+    def held(self) -> int:
+        """Tokens of capacity that memory is taken for: those handed out and those of spare slots."""
+        return sum(slab.tokens for slab in self._slabs)
+
     def allocate(self, tokens: int) -> KVRow | None:
         """Return an empty row that holds `tokens`, or None where the budget has no room."""
-        capacity = self.rounded(tokens)
-        if capacity > self.free:
+        capacity = self._capacity(tokens, self.free)
+        if capacity is None:
             return None
+        row = KVRow()
         self.used += capacity
-        return KVRow(self.shape, capacity)
+        self._seat(row, capacity)
+        return row
 
     def reserve(self, row: KVRow, tokens: int) -> bool:
-        """Make sure that `row` holds `tokens`; False where the budget has no room. Grows by half to copy rarely."""
+        """Make sure that `row` holds `tokens`; False where the budget has no room. Grows by a third or half."""
         if tokens <= row.capacity:
             return True
-        capacity = self.rounded(max(tokens, row.capacity + row.capacity // 2))
-        if capacity - row.capacity > self.free:
-            capacity = self.rounded(tokens)
-            if capacity - row.capacity > self.free:
-                return False
+        capacity = self._capacity(tokens, self.free + row.capacity)
+        if capacity is None:
+            return False
+        slab, slot, store = row.slab, row.slot, row._store
         self.used += capacity - row.capacity
-        row.resize(self.shape, capacity)
+        slab.rows[slot] = None
+        self._drop_if_empty(slab)
+        self._seat(row, capacity)
+        row._store[..., : row.length, :] = store[..., : row.length, :]
         return True
 
     def release(self, row: KVRow) -> None:
         """Give a row back; it must not be used afterwards."""
+        slab = row.slab
         self.used -= row.capacity
-        row.clear()
+        slab.rows[row.slot] = None
+        self._drop_if_empty(slab)
+        row.length = row.capacity = 0
+        del row._store, row.slab
+
+    def _capacity(self, tokens: int, room: int) -> int | None:
+        """The capacity for `tokens`: one of few, so that rows share slabs, or the least where room is scarce."""
+        least = self.rounded(tokens)
+        if least > room:
+            return None
+        step = BLOCK
+        while least > 4 * step:
+            step *= 2
+        shared = -(-least // step) * step
+        return shared if shared <= room else least
+
+    def _seat(self, row: KVRow, capacity: int) -> None:
+        """Put `row` into a slab of this capacity, a new one where all are full."""
+        slab = next((one for one in self._slabs if one.capacity == capacity and None in one.rows), None)
+        if slab is None:
+            if self.held + capacity > self.total:
+                self._give_up_spare_slots()
+            room = min(self.total - self.held, self.total // _SLAB_SHARE)
+            slab = Slab(self.shape, capacity, max(1, min(MAX_SLOTS, room // capacity)))
+            self._slabs.append(slab)
+        slab.seat(row)
+
+    def _give_up_spare_slots(self) -> None:
+        for slab in self._slabs:
+            if None in slab.rows:
+                slab.shrink()
+
+    def _drop_if_empty(self, slab: Slab) -> None:
+        if not any(slab.rows):
+            self._slabs.remove(slab)

@@ -1,7 +1,7 @@
 """A lean forward pass for Llama-shaped models (Llama, SmolLM2, Mistral, Qwen2, Qwen3). Picked by `make_runner`.
 
 The same sums as transformers' model code with less around them: query, key and value in one product, gate and up in
-another, weights laid out once for the CPU's matrix unit in bfloat16, rotary tables computed once. Tests hold it to
+another, weights laid out once for the CPU's kernels, rotary tables computed once. Tests hold it to
 transformers' logits.
 """
 
@@ -36,7 +36,7 @@ def is_lean(loaded: LoadedModel) -> bool:
 
 
 class Linear:
-    """One matrix product, its weight laid out for oneDNN where that pays (bfloat16 on a CPU)."""
+    """One matrix product, its weight laid out for oneDNN on a CPU: twice as fast from two rows on."""
 
     __slots__ = ("_bias", "_packed", "_weight")
 
@@ -47,7 +47,7 @@ class Linear:
         self._bias = torch.cat(biases) if biases else None
         self._packed = _pack(self._weight)
         if self._packed is not None:
-            self._weight = self._weight[:0]
+            self._weight = self._weight.new_empty(0)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return x · Wᵀ + b for x [tokens, in]."""
@@ -77,7 +77,7 @@ def _has_bias(module: Any) -> bool:  # noqa: ANN401 - typed by torch as if every
 
 def _pack(weight: torch.Tensor) -> torch.Tensor | None:
     """Return the weight in oneDNN's own layout, or None where torch does not offer that here."""
-    if weight.device.type != "cpu" or weight.dtype != torch.bfloat16:
+    if weight.device.type != "cpu" or weight.dtype not in {torch.bfloat16, torch.float32}:
         return None
     try:
         packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)
@@ -159,9 +159,8 @@ class LeanRunner:
     def forward(self, rows: Sequence[RowInput]) -> torch.Tensor:
         """Run all new tokens of all rows in one pass."""
         batch = PackedBatch(rows, self._device)
-        longest = max(span.past + span.count for span in batch.spans)
-        if longest > self._cos.shape[0]:
-            self._extend_rotary(longest)
+        if batch.longest > self._cos.shape[0]:
+            self._extend_rotary(batch.longest)
         cos, sin = self._cos[batch.positions], self._sin[batch.positions]
         x = functional.embedding(batch.input_ids, self._embed)
         tapped = []
@@ -169,7 +168,7 @@ class LeanRunner:
             x = self._layer(number, layer, x, batch, (cos, sin))
             if number + 1 in self.taps:
                 tapped.append(x)
-        self.features = torch.cat(tapped, dim=-1) if tapped else None
+        self.features = batch.as_given(torch.cat(tapped, dim=-1)) if tapped else None
         batch.commit()
         if not batch.all_wanted:
             x = x[batch.wanted]
