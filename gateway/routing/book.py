@@ -67,6 +67,8 @@ class Book:
         self.signatures: dict[Kind, tuple[int, int]] = {}
         """Buckets and requests (not discounted) behind a kind: it has changed where these have."""
         self._pooled: dict[Kind, dict[str, Pile]] = {}
+        self.memo: dict[object, object] = {}
+        """What others have worked out of the measured times and of `requests`; emptied when anything is added."""
         self._sizes: dict[str, tuple[float, float]] = {}
         self._starts: dict[tuple[str, str, int, str], tuple[float, float]] = {}
 
@@ -75,6 +77,8 @@ class Book:
     ) -> None:
         """Add one bucket of one cell; `vector` is its counters as the layout has them, where that is known already."""
         kind: Kind = (key.backend, key.task, key.temperature, key.context)
+        if self.memo:
+            self.memo = {}
         self.requests[kind] += weight * counters.get("n", 0)
         self.loads[kind].add(key.load)
         buckets, requests = self.signatures.get(kind, (0, 0))
@@ -86,6 +90,23 @@ class Book:
             if vector is None:
                 vector = self.layouts[key.backend, key.method].vector(counters)
             self.add_vector(kind, key.method, key.k, vector, weight)
+
+    def measured_by_arm(self) -> dict[tuple[str, str, int], list[tuple[CellKey, Measured]]]:
+        """Return the measured cells by (backend, method, k)."""
+        found = self.memo.get("by arm")
+        if found is None:
+            found = {}
+            for key, cell in self.measured.items():
+                found.setdefault((key.backend, key.method, key.k), []).append((key, cell))
+            self.memo["by arm"] = found
+        return found  # type: ignore[return-value]  # each entry of the memo has its own type
+
+    def requests_anywhere(self, kind: Kind) -> float:
+        """Return the requests of a kind over all backends."""
+        where = ("requests", *kind[1:])
+        if where not in self.memo:
+            self.memo[where] = sum(n for other, n in self.requests.items() if other[1:] == kind[1:])
+        return self.memo[where]  # type: ignore[return-value]
 
     def _add_sums(self, key: CellKey, counters: Mapping[str, int], weight: float, unit: float) -> None:
         for task in (key.task, ALL):
@@ -147,6 +168,7 @@ class Book:
     def scale(self, weight: float) -> None:
         """Discount everything: what `build_snapshot` does by the age of each bucket."""
         self._pooled.clear()
+        self.memo = {}
         for places in (self.piles, self.totals):
             for piles in places.values():
                 for pile in piles.values():

@@ -42,7 +42,14 @@ def pace(cells: Iterable[Measured]) -> Pace | None:
 
 def plain_pace(book: Book, backend: str, band: str, load: int) -> Pace | None:
     """Return plain's pace in a context band, pooled over tasks: of the backend itself, else of the other pools."""
-    plain = [(key, cell) for key, cell in book.measured.items() if key.k == 0]
+    where = ("plain", backend, band, load)
+    if where not in book.memo:
+        book.memo[where] = _plain_pace(book, backend, band, load)
+    return book.memo[where]  # type: ignore[return-value]  # each entry of the memo has its own type
+
+
+def _plain_pace(book: Book, backend: str, band: str, load: int) -> Pace | None:
+    plain = [pair for (_, _, k), pairs in book.measured_by_arm().items() if k == 0 for pair in pairs]
     own = [(key, cell) for key, cell in plain if key.backend == backend and key.load == load]
     found = own or _busiest_load([(key, cell) for key, cell in plain if key.backend != backend]) or _busiest_load(plain)
     wide = pace(cell for _, cell in found)
@@ -74,10 +81,13 @@ def fill(evidence: Evidence, book: Book, kind: Kind, load: int, tuning: Tuning) 
 def _fill_arm(arm: Estimate, book: Book, kind: Kind, load: int, *, reference: Pace, tuning: Tuning) -> None:
     mine: list[tuple[CellKey, Measured]] = []
     others: list[tuple[CellKey, Measured]] = []
-    for key, cell in book.measured.items():
-        if (key.backend, key.method, key.k) == (kind[0], *arm.key):
-            (mine if key.task == kind[1] else others).append((key, cell))
-    own, wider = pace(_near(mine, load)), pace(_near(others, load))
+    for key, cell in book.measured_by_arm().get((kind[0], *arm.key), ()):
+        (mine if key.task == kind[1] else others).append((key, cell))
+    own = pace(_near(mine, load))
+    where = ("others", kind[0], *arm.key, kind[1], load)
+    if where not in book.memo:
+        book.memo[where] = pace(_near(others, load))
+    wider: Pace | None = book.memo[where]  # type: ignore[assignment]
     arm.measured = True
     prior_r, prior_sd = 1.0, 2 * tuning.prior_sd
     if wider is not None:

@@ -225,7 +225,7 @@ def make_node(
         measured.fill(evidence, book, kind, load, tuning)
     requests = book.requests.get(kind, 0.0)
     if evidence.arms[0].measured:
-        requests = sum(n for other, n in book.requests.items() if other[1:] == kind[1:])  # plain ones went elsewhere
+        requests = book.requests_anywhere(kind)  # plain ones went elsewhere
     state = before.state if before else NodeState()
     fresh = requests - (before.requests * 0.5 ** (elapsed / tuning.half_life) if before else 0.0)
     watches = [snapshot.eras.watches.tasks.get((backend, method, task)) for method in {m for m, _ in offered}]
