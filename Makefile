@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 export BREAKEVEN_DATA_DIR ?= .breakeven
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model browser run demo test test-fast verify bench docs lint format types layers check
+.PHONY: help setup model browser run demo test test-fast verify test-vllm bench docs lint format types layers check
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,14 @@ test-fast: $(STAMP) ## The quick subset (≤ 2 minutes)
 
 verify: setup browser ## The long matrices, fuzz and big data; results go to benchmarks/results/
 	$(BIN)/python -m pytest -q -m verify --timeout 3600
+
+.venv-vllm/.installed: tests/vllm/requirements.txt
+	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/vllm/requirements.txt
+	touch $@
+
+test-vllm: setup .venv-vllm/.installed ## The gateway before real vLLM servers on the CPU (minutes; 3 GB of downloads at first)
+	$(BIN)/python -m pytest -q -m vllm --timeout 1800 tests/vllm
 
 bench: setup ## Measure; tables and JSON go to benchmarks/results/
 	$(BIN)/python -m benchmarks

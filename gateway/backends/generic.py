@@ -8,9 +8,7 @@ import msgspec
 
 from gateway.backends.http import HttpBackend
 from gateway.backends.prometheus import read_metrics
-from gateway.backends.stats import llamacpp_spec
 from gateway.errors import BackendUnreachable, BreakevenError, UpstreamError
-from gateway.types import Spec
 
 
 class _Model(msgspec.Struct):
@@ -48,10 +46,6 @@ class GenericBackend(HttpBackend):
             raise BackendUnreachable(f"{self.client.url} does not serve model {wanted!r}; it has: {names}")
         self.model = served.id
         self.max_model_len = served.max_model_len or _window(served.meta)
-
-    def spec(self, payload: dict[str, Any]) -> Spec | None:
-        """Read llama.cpp's counts where a server happens to give them."""
-        return llamacpp_spec(payload)
 
 
 class MeasuredBackend(GenericBackend):

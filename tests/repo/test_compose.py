@@ -23,8 +23,8 @@ from tests.repo.tree import ROOT, files, text
 COMPOSE = yaml.safe_load(text("docker-compose.yml"))
 SERVICES = COMPOSE["services"]
 OURS = [name for name, service in SERVICES.items() if service["image"].startswith("breakeven/")]
-ELSEWHERE = {"BREAKEVEN_ENGINE_TOKEN"}
-"""Read by the engine itself; its other variables are those of its command, the gateway's are in its settings."""
+ELSEWHERE = {"BREAKEVEN_ENGINE_TOKEN", "BREAKEVEN_VLLM_KEY"}
+"""Read by the engine itself and by a policy; other variables are those of the command or in the gateway's settings."""
 
 
 def command_of(words):
@@ -66,6 +66,7 @@ def test_the_services_that_are_promised():
     assert devices[0]["capabilities"] == ["gpu"]
     assert SERVICES["engine-gpu"]["profiles"] == ["gpu"]
     assert "profiles" not in SERVICES["engine"]
+    assert SERVICES["vllm-spec"]["profiles"] == SERVICES["vllm-plain"]["profiles"] == ["vllm"]
     long_running = set(SERVICES) - {"migrate"}
     assert all("healthcheck" in SERVICES[name] for name in long_running)
 
@@ -112,6 +113,16 @@ def test_ports_agree():
     assert f":{engine['expose'][0]}/health" in engine["healthcheck"]["test"][-1]
     assert f"EXPOSE {engine['expose'][0]}" in text("docker/engine.Dockerfile")
     assert "EXPOSE 8000" in text("docker/gateway.Dockerfile")
+
+
+def test_the_vllm_pools_differ_in_speculation_alone_and_the_policy_names_them():
+    spec, plain = (SERVICES[name]["command"] for name in ("vllm-spec", "vllm-plain"))
+    assert spec[: len(plain)] == plain
+    assert spec[len(plain) :: 2] == ["--speculative-config", "--per-request-spec-decode-metrics"]
+    drafted = json.loads(spec[len(plain) + 1])
+    backends = yaml.safe_load(text("policies/vllm-minimal.yaml"))["backends"]
+    assert {urlsplit(one["url"]).hostname for one in backends.values()} == {"vllm-spec", "vllm-plain"}
+    assert backends["spec"]["arms"] == f"eagle-k{drafted['num_speculative_tokens']}"
 
 
 def test_named_volumes_are_declared_and_dependencies_exist():

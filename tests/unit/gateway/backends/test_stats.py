@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.backends.counters import VLLM, CounterShare
+from gateway.backends.counters import DRAFTED, ROUNDS, VLLM, CounterShare, RoundShare
 from gateway.backends.prometheus import read_metrics
 from gateway.backends.stats import engine_spec, llamacpp_spec, sglang_spec, vllm_spec
 from tests.fixtures.servers import METRICS
@@ -57,6 +57,45 @@ def test_llamacpp_counts_tokens_only() -> None:
     spec = llamacpp_spec({"timings": {"draft_n": 40, "draft_n_accepted": 25, "predicted_n": 60}})
     assert spec is not None
     assert (spec.rounds, spec.drafted, spec.accepted, spec.estimated) == (0, 40, 25, True)
+
+
+def test_llamacpps_rounds_come_from_its_totals() -> None:
+    answer = {"timings": {"draft_n": 40, "draft_n_accepted": 25, "predicted_n": 60}}
+    share = RoundShare()
+
+    def rounds(tokens: int = 60) -> tuple[int, int | None]:
+        spec = llamacpp_spec(answer)
+        assert spec is not None
+        filled = share.rounds(spec, tokens, longest=8)
+        return filled.rounds, filled.undrafted
+
+    assert rounds() == (5, 30)  # nothing seen yet: every draft as long as it may be
+    share.look({DRAFTED: 400, ROUNDS: 100})
+    assert rounds() == (10, 25)
+    share.look({DRAFTED: 400 + 800, ROUNDS: 100 + 100})  # half of what was, and what is new
+    assert rounds() == (6, 29)
+    share.look({DRAFTED: 20, ROUNDS: 10})  # restarted
+    assert rounds() == (20, 15)
+    assert rounds(tokens=30) == (5, 0)  # never more rounds than steps
+    nothing = llamacpp_spec({"timings": {"draft_n": 0, "draft_n_accepted": 0}})
+    assert nothing is not None
+    assert share.rounds(nothing, 12, 8).rounds == 0
+
+
+def test_sglangs_histogram_is_what_counts() -> None:
+    details = {
+        "spec_verify_ct": 10,
+        "spec_num_proposed_drafts": 30,
+        "spec_num_correct_drafts": 11,
+        "spec_correct_drafts_histogram": [4, 2, 2, 2],
+    }
+    for payload in ({"sglext": {"spec_tokens_details": details}}, {"meta_info": details}):
+        spec = sglang_spec(payload)
+        assert spec is not None
+        assert (spec.rounds, spec.drafted, spec.accepted, spec.histogram) == (10, 30, 12, [4, 2, 2, 2])
+    spec = sglang_spec({"meta_info": {**details, "spec_correct_drafts_histogram": [4]}})  # not of this request
+    assert spec is not None
+    assert spec.accepted == 11
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,98 @@
+"""llama.cpp's real server behind the gateway: its own counters are what we count, and a killed pool fails nobody."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from engine.models.paths import models_dir
+from gateway.backends.prometheus import read_metrics
+from tests.fixtures.llamacpp import MODEL, llama_server
+from tests.fixtures.servers import GatewayServer, policy_text, request, wait_until
+
+pytestmark = pytest.mark.model
+PROMPTS = (
+    "Repeat this text exactly, twice: The quick brown fox jumps over the lazy dog. The lazy dog sleeps.",
+    "Copy this list as it is: red apple, green apple, red apple, green apple, red apple, blue plum.",
+    "Say the word yes eight times.",
+)
+Start = Callable[..., GatewayServer]
+
+
+@pytest.fixture(scope="module")
+def pools() -> Iterator[tuple[tuple[str, Any], tuple[str, Any]]]:
+    """A pool that drafts by prompt lookup and one that does not."""
+    gguf = next((models_dir() / MODEL).glob("*.gguf"))
+    with llama_server(gguf, "--ngram", "4") as spec, llama_server(gguf) as plain:
+        yield spec, plain
+
+
+@pytest.fixture
+def gateway(pools: Any, start_gateway: Start) -> GatewayServer:
+    (spec, _), (plain, _) = pools
+    policy = policy_text(("spec", "llamacpp", spec), ("plain", "llamacpp", plain)).replace(
+        f'url: "{spec}", arms: [plain]', f'url: "{spec}", arms: ngram-k4'
+    )
+    made = start_gateway(policy)
+    wait_until(lambda: all(one["healthy"] for one in _readyz(made)["backends"].values()))
+    return made
+
+
+def _readyz(gateway: GatewayServer) -> dict[str, Any]:
+    return dict(json.loads(request("GET", f"{gateway.url}/readyz")[2]))
+
+
+def _ask(gateway: GatewayServer, arm: str, prompt: str, **fields: Any) -> tuple[int, dict[str, str], bytes]:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": prompt}], "max_tokens": 32, "temperature": 0}
+    headers = {"x-breakeven-arm": arm} if arm else {}
+    return request("POST", f"{gateway.url}/v1/chat/completions", {**body, **fields}, headers=headers)
+
+
+def _content(raw: bytes) -> str:
+    return str(json.loads(raw)["choices"][0]["message"]["content"])
+
+
+def _streamed(raw: bytes) -> str:
+    parts = [json.loads(line[6:]) for line in raw.decode().splitlines() if line.startswith("data: {")]
+    return "".join(choice["delta"].get("content") or "" for part in parts for choice in part["choices"])
+
+
+def test_we_count_what_the_server_counts_and_answers_are_equal(gateway: GatewayServer, pools: Any) -> None:
+    (spec, _), _ = pools
+    for prompt in PROMPTS:
+        answers = [_ask(gateway, arm, prompt) for arm in ("spec/ngram-k4", "plain/plain")]
+        assert [(status, headers["x-breakeven-arm"]) for status, headers, _ in answers] == [
+            (200, "spec/ngram-k4"),
+            (200, "plain/plain"),
+        ]
+        assert _content(answers[0][2]) == _content(answers[1][2])
+        streamed = _ask(gateway, "spec/ngram-k4", prompt, stream=True)
+        assert _streamed(streamed[2]) == _content(answers[0][2])
+        assert b'"usage"' not in streamed[2]  # asked for by the gateway, not by the application
+    wait_until(lambda: len(gateway.records) == 3 * len(PROMPTS))
+    drafting = [record for record in gateway.records if record.arm.k]
+    assert len(drafting) == 2 * len(PROMPTS)
+    seen = [record.spec for record in drafting if record.spec is not None]
+    totals = read_metrics(request("GET", f"{spec}/metrics")[2].decode())
+    for name, ours in (
+        ("drafts", sum(one.rounds for one in seen)),
+        ("draft_tokens", sum(one.drafted for one in seen)),
+        ("accepted_tokens", sum(one.accepted for one in seen)),
+    ):
+        assert ours == pytest.approx(totals[f"llamacpp:spec_decode_num_{name}_total"], rel=0.02), name
+    assert totals["llamacpp:spec_decode_num_drafts_total"] > 5
+
+
+def test_a_pool_that_dies_fails_nobody(gateway: GatewayServer, pools: Any) -> None:
+    (_, process), _ = pools
+    process.send_signal(signal.SIGKILL)
+    process.wait(10)
+    for _ in range(3):
+        status, headers, raw = _ask(gateway, "", PROMPTS[2])
+        assert (status, headers["x-breakeven-arm"]) == (200, "plain/plain")
+        assert _content(raw)
+    wait_until(lambda: not _readyz(gateway)["backends"]["spec"]["healthy"])
