@@ -57,6 +57,11 @@ class AuditSums(msgspec.Struct):
     largest_gap: float | None = None
     """Among those that parted, where known."""
 
+    @property
+    def parted(self) -> int:
+        """Those whose answers were not equal."""
+        return self.near_tie + self.different + self.unexplained
+
 
 class Audits:
     """The methods that `Database` inherits; they need its transactions only."""

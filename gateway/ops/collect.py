@@ -84,6 +84,8 @@ class OpsReader:
         report.switches = changed[:_SWITCHES_SHOWN]
         names = {key.key_id: key.name for key in await database.list_keys()}
         report.applications = application_figures(summary.activity, names)
+        report.audits = await database.audit_sums(since, report.generated_at)
+        report.parted = await database.audit_findings(since) if any(one.parted for one in report.audits) else []
         if study:
             minutes = int(since // 60), int(report.generated_at // 60)
             report.study = study_of(report, await database.evidence(*minutes), cells, names, changes_of(changed))
@@ -200,6 +202,9 @@ def _store_health(name: str, said: Any) -> Health:  # noqa: ANN401 (each store s
         lost = said.get("dropped", 0)
         kept = f"{said['submitted']} records, {said.get('queued', 0)} in the queue"
         return Health(name, not lost, kept + (f", {lost} LOST" if lost else ""))
+    if "audited" in said:  # losslessness audits
+        detail = f"{said['audited']} answers compared, {said.get('queued', 0)} in the queue, {said['skipped']} skipped"
+        return Health(name, bool(said.get("ok")), str(said.get("detail") or detail))
     if "kept" in said:  # prompts that rules keep
         lost = f", {said['dropped']} LOST" if said.get("dropped") else ""
         detail = f"{said['kept']} kept, {said.get('queued', 0)} in the queue{lost}"

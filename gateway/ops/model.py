@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gateway.db import ActivitySums
+from gateway.db import ActivitySums, AuditResult, AuditSums
 from gateway.histogram import LogHistogram, needed_n
 from gateway.ops.costs import Costed
 from gateway.ops.study_model import Study
@@ -128,6 +128,10 @@ class Report(msgspec.Struct):
     """The policy's content hash."""
     switches: list[Switched] = msgspec.field(default_factory=list)
     """Newest first."""
+    audits: list[AuditSums] = msgspec.field(default_factory=list)
+    """Losslessness audits of live traffic by speculative arm, to the hour."""
+    parted: list[AuditResult] = msgspec.field(default_factory=list)
+    """Audited answers that were not equal, newest first; no text."""
     source: str = ""
     """Where the figures were read from, for whoever wants to check them."""
     study: Study | None = None

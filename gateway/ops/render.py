@@ -12,6 +12,7 @@ from importlib import resources
 import jinja2
 import msgspec
 
+from gateway.db import AuditSums
 from gateway.ops import study_text
 from gateway.ops.model import MIN_P99, Report, Switched, TaskFigures
 from gateway.ops.study_model import Gain
@@ -226,9 +227,18 @@ def to_text(report: Report) -> str:
         lines.append("  ".join(cells).rstrip())
     lines += ["", *(f"{t.task}: {t.reason}" for t in report.tasks if t.reason)]
     lines += ["", *(_switch_line(s) for s in report.switches)] if report.switches else []
+    lines += ["", *map(_audit_line, report.audits)] if report.audits else []
     lines += ["", *study_text.lines(report.study), ""] if report.study else []
     bad = [f"{part.name}: {part.detail or 'not ok'}" for part in report.health if not part.ok]
     return "\n".join([*lines, *bad, f"p99 needs {MIN_P99} requests; {report.source}".rstrip("; ")]) + "\n"
+
+
+def _audit_line(audit: AuditSums) -> str:
+    """Return one line of the losslessness audits."""
+    parts = [f"{audit.equal} equal", f"{audit.near_tie} parted at a near tie", f"{audit.different} different"]
+    parts += [f"{audit.unexplained} parted without log-probabilities"] if audit.unexplained else []
+    parts += [f"{audit.failed} failed"] if audit.failed else []
+    return f"audit of {audit.arm}: {audit.audited} answers compared with plain, {', '.join(parts)}"
 
 
 def _switch_line(switch: Switched) -> str:

@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from engine.messages import CostCell, CostTable
-from gateway.db import Database, Switch, new_key
+from gateway.db import AuditResult, Database, Switch, new_key
 from gateway.db.types import utc
+from gateway.ops import render
 from gateway.ops.collect import OpsReader
 from gateway.ops.live import LiveReports
 from gateway.ops.render import to_live
@@ -245,3 +246,24 @@ async def test_events_end_with_the_server(database):
     ended = True
     with pytest.raises(StopAsyncIteration):
         await anext(events)
+
+
+async def test_losslessness_audits_are_summed_by_arm_and_those_that_parted_are_named(database):
+    """Sums of two writers add up in one row; both databases keep the largest gap."""
+    usual = {"at": time.time(), "task": "code", "rule": "r", "policy": "p", "plain_arm": "engine/plain"}
+    usual |= {"spec_arm": "engine/ngram-k4", "served": "plain"}
+    equal = [AuditResult(request_id=f"e{i}", outcome="equal", **usual) for i in range(3)]
+    near = AuditResult(request_id="n", outcome="near_tie", field="content", position=7, token=2, gap=0.01, **usual)
+    wide = AuditResult(request_id="w", outcome="different", field="content", position=0, token=0, gap=3.5, **usual)
+    await database.insert_audits([*equal, near])
+    await database.insert_audits([wide, AuditResult(request_id="f", outcome="failed", **usual)])
+    report = await OpsReader(database).report(3600)
+    (sums,) = report.audits
+    assert (sums.arm, sums.audited, sums.equal, sums.near_tie, sums.different) == ("engine/ngram-k4", 5, 3, 1, 1)
+    assert (sums.failed, sums.largest_gap) == (1, 3.5)
+    assert [(one.request_id, one.position, one.gap) for one in report.parted] == [("w", 0, 3.5), ("n", 7, 0.01)]
+    said = "5 answers compared with plain, 3 equal, 1 parted at a near tie, 1 different"
+    assert f"audit of engine/ngram-k4: {said}" in render.to_text(report)
+    page = render.to_live(report)
+    assert 'data-audit="engine/ngram-k4"' in page
+    assert "different <span>at content, character 0, gap 3.500; request w" in page
