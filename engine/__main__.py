@@ -22,6 +22,13 @@ DEFAULTS = EngineConfig()
 @click.command("engine")
 @click.option("--model", envvar="BREAKEVEN_MODEL", default=DEFAULTS.model, show_default=True)
 @click.option("--draft-model", envvar="BREAKEVEN_DRAFT_MODEL", help="Offers draft_model speculation.")
+@click.option(
+    "--draft-head",
+    envvar="BREAKEVEN_DRAFT_HEAD",
+    default="auto",
+    show_default=True,
+    help="Offers eagle speculation: a head's file, auto (the built-in model's own) or none.",
+)
 @click.option("--models-dir", envvar="BREAKEVEN_MODELS_DIR", help="Where fetched models are kept.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=8100, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")

@@ -31,6 +31,8 @@ class EngineConfig:
     """The built-in model's name, a local folder in Hugging Face's layout, or a hub id."""
     draft_model: str | None = None
     """The same for the draft; None: `draft_model` speculation is not offered."""
+    draft_head: str | None = None
+    """A feature-fed head's file, or `auto`: the one that comes with the built-in model. None: no `eagle` is offered."""
     models_dir: str | None = None
     """Where fetched and converted models are kept; None: `BREAKEVEN_MODELS_DIR`, else the user's cache folder."""
     dtype: DType = "auto"

@@ -25,7 +25,7 @@ from engine.model_runner import make_runner
 from engine.models import LoadedModel
 from engine.models.paths import models_dir
 from engine.prefix_cache import KVMemory
-from engine.profiler import BAND_CONTEXTS, Profiler
+from engine.profiler import BAND_CONTEXTS, Point, Profiler
 from engine.sampler import Draft, Sampler, Verdict
 from engine.scheduler import Plan, Scheduler
 from engine.sequence import GenerateRequest, StepOutput
@@ -64,7 +64,7 @@ class EngineCore:
             prefill_chunk=config.prefill_chunk,
             max_k=config.max_k,
         )
-        self._proposals = Proposals(config, draft, vocab_size=model.vocab_size)
+        self._proposals = Proposals(config, model, draft)
         profile = config.synthetic_acceptance
         self._sampler = Sampler() if profile is None else SyntheticSampler(AcceptanceProfile.load(profile))
         self._costs = CostModel()
@@ -74,6 +74,8 @@ class EngineCore:
         self._intake = Intake(model, config, self._costs, methods=self._proposals.methods, kv_tokens=self._memory.total)
         self._profiler = Profiler(self._runner, self._memory, self._proposals, self._costs)
         self._observers: list[Observer] = []
+        if self._proposals.taps:
+            self.watch(self._proposals.taps, self._proposals.observe)
         self._runs: dict[str, Run] = {}
         self._lock = threading.Lock()
         self._arriving: list[Run] = []
@@ -136,6 +138,11 @@ class EngineCore:
         self._costs.save(self._costs_path)
         self.export_costs()
         return False
+
+    def measure(self, batches: tuple[int, ...], ks: tuple[int, ...], context: int) -> CostTable:
+        """Time rounds of every batch and draft length now; for a core that serves nobody."""
+        self._profiler.measure([Point(batch, context, k) for batch in batches for k in ks])
+        return self.costs()
 
     def export_costs(self) -> None:
         """Write the simulator's cost file, where the operator asked for one; after profiling, at start and at exit."""
@@ -273,7 +280,9 @@ class EngineCore:
 
 def _costs_path(model: LoadedModel, config: EngineConfig, draft: LoadedModel | None) -> Path:
     facts = (model.name, model.dtype, model.device, config.num_threads, config.max_batch, config.max_k)
-    return cache_path(models_dir(config.models_dir), *facts, draft.name if draft is not None else "")
+    drafts = [draft.name] if draft is not None else []
+    drafts += [Path(config.draft_head).stem] if config.draft_head else []
+    return cache_path(models_dir(config.models_dir), *facts, "+".join(drafts))
 
 
 def _output(run: Run, delivery: Delivery) -> StepOutput:

@@ -4,6 +4,7 @@ EngineError
 ├── ModelError            the model, its files or its tokenizer cannot be used
 │   ├── ModelDownloadError
 │   └── TokenizerMismatchError
+├── DistillError          a draft cannot be made, read or judged as asked
 ├── RequestRejected       this request cannot be served as asked (HTTP 4xx; carries OpenAI's fields)
 ├── QueueFull             too many waiting requests (HTTP 503 with Retry-After)
 └── EngineDead            the step loop has ended and will not come back

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
-METHODS = ("ngram", "suffix", "draft_model", "eagle")
-"""Speculation methods that an engine may offer. Plain decoding is `k = 0` and has no method of its own."""
+METHODS = ("ngram", "suffix", "draft_model", "eagle", "hybrid")
+"""Speculation methods that an engine may offer; `hybrid` is n-gram where it matches and a model's draft elsewhere.
+
+Plain decoding is `k = 0` and has no method of its own."""
 
 
 class Adaptive(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):

@@ -66,6 +66,11 @@ class Profiler:
             return False
         return True
 
+    def measure(self, points: list[Point]) -> None:
+        """Measure these points now, whatever has been measured before."""
+        for _ in self._walk(points):
+            pass
+
     def _walk(self, points: list[Point]) -> Iterator[None]:
         for point in points:
             for _ in range(REPEATS):

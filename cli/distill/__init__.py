@@ -8,6 +8,9 @@ import click
 
 COMMANDS = {
     "generate": "cli.distill.generate:generate",
+    "train": "cli.distill.train:train",
+    "evaluate": "cli.distill.evaluate:evaluate",
+    "export": "cli.distill.export:export",
 }
 """Command name → `module:attribute`."""
 

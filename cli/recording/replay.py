@@ -50,7 +50,7 @@ class Replayer:
             profile=False,
         )
         self._max_draft = max_draft
-        self._proposals = Proposals(config, draft, vocab_size=target.vocab_size)
+        self._proposals = Proposals(config, target, draft)
         self._grammars = GrammarCompiler(target, threads=config.num_threads)
 
     @property

@@ -99,21 +99,24 @@ class Corpus:
         except OSError as error:
             raise DistillError(f"{path}: cannot be written: {error.strerror}") from error
 
+    def shards(self) -> list[Path]:
+        """The files, oldest first; a running generation adds more."""
+        return self._paths()
+
     def entries(self) -> list[Entry]:
         """What the folder holds, without reading the hidden states."""
         return [entry for path in self._paths() for entry in _entries(path)]
 
-    def texts(self, split: Split) -> Iterator[Text]:
-        """Yield the answers of one split, shard by shard. Tensors are views of the mapped file where possible."""
-        for path in self._paths():
-            with _opened(path) as file:
-                tokens, features = file.get_tensor("tokens").long(), file.get_tensor("features")
-            start = 0
-            for at, entry in enumerate(_entries(path)):
-                if entry.split == split:
-                    begin = start - at  # every answer has one hidden state less than tokens
-                    yield Text(entry, tokens[start : start + entry.total], features[begin : begin + entry.total - 1])
-                start += entry.total
+    @staticmethod
+    def texts(path: Path) -> Iterator[Text]:
+        """Yield the answers of one shard. Raises DistillError where it is damaged."""
+        with _opened(path) as file:
+            tokens, features = file.get_tensor("tokens").long(), file.get_tensor("features")
+        start = 0
+        for at, entry in enumerate(_entries(path)):
+            begin = start - at  # every answer has one hidden state less than tokens
+            yield Text(entry, tokens[start : start + entry.total], features[begin : begin + entry.total - 1])
+            start += entry.total
 
     def _paths(self) -> list[Path]:
         return sorted(self._shards.glob("*.safetensors"))

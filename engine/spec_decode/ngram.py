@@ -28,9 +28,9 @@ class NgramIndex:
                 ends[tuple(tokens[end - n : end])] = end
         self._done = max(self._done, len(tokens))
 
-    def find(self, tail: list[int]) -> int | None:
-        """Return the position after the latest occurrence of the longest known ending of `tail`."""
-        for n in range(min(MAX_N, len(tail)), MIN_N - 1, -1):
+    def find(self, tail: list[int], least: int = MIN_N) -> int | None:
+        """Return the position after the latest occurrence of `tail`'s longest known ending, `least` tokens or more."""
+        for n in range(min(MAX_N, len(tail)), least - 1, -1):
             end = self._ends.get(tuple(tail[-n:]))
             if end is not None:
                 return end
@@ -49,16 +49,18 @@ def copy_from(source: list[int], start: int, k: int) -> list[int]:
 class NgramProposer:
     """Method `ngram`: looks in the request's own prompt and output."""
 
-    def __init__(self) -> None:
+    def __init__(self, least: int = MIN_N) -> None:
+        """`least` tokens must match."""
+        self._least = least
         self._indices: dict[str, NgramIndex] = {}
 
     def propose(self, wants: Sequence[tuple[Seq, SamplerState, int]]) -> list[Draft]:
-        """Return what followed the longest match; empty where the last two tokens are new."""
+        """Return what followed the longest match; empty where the last tokens are new."""
         drafts = []
         for sequence, _, k in wants:
             index = self._indices.setdefault(sequence.request_id, NgramIndex())
             index.extend(sequence.tokens)
-            start = index.find(sequence.tokens[-MAX_N:])
+            start = index.find(sequence.tokens[-MAX_N:], self._least)
             drafts.append(Draft(copy_from(sequence.tokens, start, k) if start is not None else []))
         return drafts
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from engine.config import EngineConfig
 from engine.kv_cache import KVPool
 from engine.model_runner import make_runner
@@ -11,6 +13,10 @@ from engine.models import LoadedModel
 from engine.sampler import Draft, SamplerState
 from engine.sequence import Sequence as Seq
 from engine.spec_decode.draft_model import DraftModelProposer
+from engine.spec_decode.eagle import EagleProposer
+from engine.spec_decode.eagle_layer import EagleLayer
+from engine.spec_decode.head_file import check_head, find_head, read_head
+from engine.spec_decode.hybrid import HybridProposer
 from engine.spec_decode.ngram import NgramProposer
 from engine.spec_decode.prediction import PredictionFollower
 from engine.spec_decode.proposer import Proposer
@@ -25,10 +31,22 @@ def _cut(draft: Draft, length: int) -> None:
         draft.probs = draft.probs[:length] if length else None
 
 
+def _eagle(config: EngineConfig, target: LoadedModel) -> EagleProposer | None:
+    path = find_head(config.draft_head, target.name)
+    if path is None:
+        return None
+    head = read_head(path)
+    check_head(head, target, str(path))
+    layer = EagleLayer(head, target)
+    pool = KVPool(layer.kv_shape, config.kv_tokens)
+    return EagleProposer(layer, pool, vocab_size=target.vocab_size, chunk=max(512, config.prefill_chunk))
+
+
 class Proposals:
     """The drafters by method name, and Predicted Outputs in front of them."""
 
-    def __init__(self, config: EngineConfig, draft: LoadedModel | None, *, vocab_size: int) -> None:
+    def __init__(self, config: EngineConfig, target: LoadedModel, draft: LoadedModel | None) -> None:
+        """Raises ModelError where the draft head cannot be used with this target."""
         self._past = SuffixStore(config.suffix_store_tokens)
         self._prediction = PredictionFollower()
         self._proposers: dict[str, Proposer] = {"ngram": NgramProposer(), "suffix": SuffixProposer(self._past)}
@@ -39,10 +57,18 @@ class Proposals:
             self._proposers["draft_model"] = DraftModelProposer(
                 runner,
                 KVPool(runner.kv_shape, config.kv_tokens),
-                vocab_size=vocab_size,
+                vocab_size=target.vocab_size,
                 max_len=draft.max_len,
                 chunk=config.prefill_chunk,
             )
+        self._eagle = _eagle(config, target)
+        self.taps = () if self._eagle is None else self._eagle.taps
+        """Layers of the target whose outputs `observe` is to be shown; none without a head."""
+        if self._eagle is not None:
+            self._proposers["eagle"] = self._eagle
+        drafter = self._proposers.get("eagle", self._proposers.get("draft_model"))
+        if drafter is not None:
+            self._proposers["hybrid"] = HybridProposer(drafter)
 
     @property
     def methods(self) -> list[str]:
@@ -71,10 +97,15 @@ class Proposals:
                 _cut(draft, state.grammar.allowed(draft.tokens))
         return drafts
 
+    def observe(self, parts: Sequence[tuple[Seq, torch.Tensor]]) -> None:
+        """Show the head what the target has computed; see `engine.spec_decode.proposer.Observer`."""
+        if self._eagle is not None:
+            self._eagle.observe(parts)
+
     def take_for_read(self, method: str, sequences: Sequence[Seq]) -> None:
         """Let a draft model count these texts as read without reading them: only their length matters to a profile."""
         proposer = self._proposers[method]
-        if isinstance(proposer, DraftModelProposer):
+        if isinstance(proposer, (DraftModelProposer, EagleProposer, HybridProposer)):
             for sequence in sequences:
                 proposer.take_for_read(sequence)
 

@@ -14,7 +14,7 @@ from gateway.policy.nodes import Sequence as SequenceNode
 from gateway.policy.schema import BackendConfig, ClassifierConfig, Rule, Task, arm_matches
 from gateway.types import Arm
 
-METHODS_KNOWN = ("ngram", "suffix", "draft_model", "eagle")
+METHODS_KNOWN = ("ngram", "suffix", "draft_model", "eagle", "hybrid")
 MOST_VIEWS = 8
 """Sets of confidence, half-life and minimum of requests that one policy may name: each has statistics of its own."""
 Pair = tuple[Mapping, Rule]

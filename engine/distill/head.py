@@ -1,0 +1,211 @@
+"""The feature-fed head as it is trained: one decoder layer over the target's hidden states (EAGLE, arXiv 2401.15077).
+
+At position t it reads the hidden states of token t, fused, and the embedding of token t + 1, and says what token t + 2
+will be. When it drafts further, its own output stands for the hidden state; training unrolls these steps as drafting
+does (EAGLE-3's training-time test, arXiv 2503.01840). The output matrix is the target's, cut to the tokens in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from engine.models import LoadedModel
+from engine.spec_decode.head_file import HeadFile, HeadShape
+
+_NAMES = ("query", "key", "value", "out", "gate", "up", "down")
+
+
+class FeatureHead(nn.Module):
+    """Trainable weights; embedding and output matrix are the target's and stay as they are."""
+
+    def __init__(self, shape: HeadShape, embedding: torch.Tensor, output: torch.Tensor, vocab: torch.Tensor) -> None:
+        """`embedding` [tokens, width] and `output` [tokens, width] are the target's, `vocab` the ids in use."""
+        super().__init__()
+        self.shape = shape
+        sizes = shape.tensors()
+        for name in ("fuse", "join", *_NAMES):
+            rows, columns = sizes[f"{name}.weight"]
+            self.register_module(name, nn.Linear(columns, rows, bias=False))
+        for name, size in sizes.items():
+            if name.endswith("_norm"):
+                self.register_parameter(name, nn.Parameter(torch.ones(size)))
+        self.register_buffer("vocab", vocab)
+        self.register_buffer("_embedding", embedding.float(), persistent=False)
+        self.register_buffer("_output", output[vocab].float(), persistent=False)
+        frequencies = shape.rope_theta ** (-torch.arange(0, shape.head_dim, 2).float() / shape.head_dim)
+        self.register_buffer("_frequencies", frequencies, persistent=False)
+
+    def begin_as(self, target: LoadedModel) -> None:
+        """Start from the target's last layer and norm; the fused state starts as the last layer's output."""
+        decoder = target.model.get_decoder()
+        layer = decoder.layers[-1]
+        attention, mlp = layer.self_attn, layer.mlp
+        modules = (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
+        modules += (mlp.gate_proj, mlp.up_proj, mlp.down_proj)
+        width = self.shape.width
+        with torch.no_grad():
+            for name, module in zip(_NAMES, modules, strict=True):
+                getattr(self, name).weight.copy_(module.weight)
+            self.attention_norm.copy_(layer.input_layernorm.weight)
+            self.inner_norm.copy_(layer.post_attention_layernorm.weight)
+            self.last_norm.copy_(decoder.norm.weight)
+            for name in ("fuse", "join"):
+                weight = getattr(self, name).weight
+                nn.init.normal_(weight, std=weight.shape[1] ** -0.5 / 2)
+                weight[:, -width:] += torch.eye(width)
+
+    @torch.no_grad()
+    def fit(self, texts: Iterable[tuple[torch.Tensor, torch.Tensor]], limit: int) -> None:
+        """Start instead from the best linear guess of the next last-layer state, by least squares.
+
+        `texts` are pairs of tokens [n] and features [n − 1, taps · width]; `limit` positions are enough. The layer on
+        top starts by adding nothing, so that training begins where the linear guess ends.
+        """
+        width, taps = self.shape.width, len(self.shape.taps)
+        size = (taps + 1) * width
+        gram = torch.zeros(size, size)
+        cross = torch.zeros(size, width)
+        seen = 0
+        for tokens, features in texts:
+            states = functional.rms_norm(features.float().unflatten(-1, (taps, width)), (width,), eps=self.shape.eps)
+            token = self._norm(functional.embedding(tokens[1:-1], self._embedding), self.token_norm)
+            given = torch.cat((states[:-1].flatten(1), token), dim=-1)
+            gram.addmm_(given.T, given)
+            cross.addmm_(given.T, states[1:, -1])
+            seen += len(given)
+            if seen >= limit:
+                break
+        gram.diagonal().add_(1e-3 * seen)
+        last = slice(size - 2 * width, size)
+        near = torch.linalg.solve(gram[last, last], cross[last]).T  # from the last layer and the token alone
+        rest = cross - gram[:, last] @ near.T
+        more = torch.linalg.solve(gram[:-width, :-width], rest[:-width]).T  # what the other layers know besides
+        carry = near[:, :width]
+        square = carry.T @ carry
+        square.diagonal().add_(0.05 * square.diagonal().mean())
+        self.fuse.weight.copy_(torch.linalg.solve(square, carry.T @ more))
+        self.fuse.weight[:, -width:] += torch.eye(width)
+        self.join.weight.copy_(torch.cat((near[:, width:], carry), dim=1))
+        self.out.weight.zero_()
+        self.down.weight.zero_()
+
+    def steps(self, tokens: torch.Tensor, features: torch.Tensor, count: int) -> Iterator[torch.Tensor]:
+        """Yield the logits [rows, length, vocab] of 1, 2, …, `count` steps of drafting, at every position at once.
+
+        `tokens` [rows, length] are those that follow the positions of `features` [rows, length, taps · width]. What
+        step s says at position t is a draft made from the features of position t − s + 1; the first s − 1 are void.
+        """
+        past: list[tuple[torch.Tensor, torch.Tensor]] = []
+        embedded = self._norm(functional.embedding(tokens, self._embedding), self.token_norm)
+        state = self.fused(features)
+        turn = self._turn(tokens.shape[1])
+        for _ in range(count):
+            state = self._layer(embedded, state, past, turn)
+            yield self.output(self._norm(state, self.last_norm))
+            state = functional.pad(state[:, :-1], (0, 0, 1, 0))
+
+    def output(self, normed: torch.Tensor) -> torch.Tensor:
+        """Logits [..., vocab] of normed states, by the target's own output matrix."""
+        return functional.linear(normed, self._output)
+
+    def fused(self, features: torch.Tensor) -> torch.Tensor:
+        """The target's hidden states [..., taps · width] as one state [..., width]."""
+        taps = features.float().unflatten(-1, (len(self.shape.taps), self.shape.width))
+        normed = functional.rms_norm(taps, (self.shape.width,), eps=self.shape.eps)
+        fused: torch.Tensor = self.fuse(normed.flatten(-2) * self.feature_norm)
+        return fused
+
+    def _layer(
+        self,
+        embedded: torch.Tensor,
+        state: torch.Tensor,
+        past: list[tuple[torch.Tensor, torch.Tensor]],
+        turn: tuple[torch.Tensor, torch.Tensor],
+    ) -> torch.Tensor:
+        x = self.join(torch.cat((embedded, self._norm(state, self.state_norm)), dim=-1))
+        normed = self._norm(x, self.attention_norm)
+        query = _rotate(self._split(self.query(normed)), turn)
+        group = self.shape.heads // self.shape.kv_heads
+        key = _rotate(self._split(self.key(normed)), turn).repeat_interleave(group, dim=1)
+        value = self._split(self.value(normed)).repeat_interleave(group, dim=1)
+        past.append((key, value))
+        x = x + self.out(_attend(query, past).transpose(1, 2).flatten(-2))
+        normed = self._norm(x, self.inner_norm)
+        return x + self.down(functional.silu(self.gate(normed)) * self.up(normed))
+
+    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return functional.rms_norm(x, (self.shape.width,), weight, self.shape.eps)
+
+    def _split(self, x: torch.Tensor) -> torch.Tensor:
+        """[rows, length, heads · dim] → [rows, heads, length, dim]."""
+        return x.unflatten(-1, (-1, self.shape.head_dim)).transpose(1, 2)
+
+    def _turn(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        angles = torch.outer(torch.arange(length, device=self._frequencies.device).float(), self._frequencies)
+        return torch.cat((angles, angles), -1).cos(), torch.cat((-angles, angles), -1).sin()
+
+    @classmethod
+    def of_file(cls, head: HeadFile, target: LoadedModel) -> FeatureHead:
+        """A head as read, to be judged or trained on."""
+        embedding = target.model.get_input_embeddings().weight.detach()
+        output = target.model.get_output_embeddings().weight.detach()
+        made = cls(head.shape, embedding, output, head.weights["vocab"].long())
+        made.load_state_dict({name: tensor for name, tensor in head.weights.items() if name != "vocab"}, strict=False)
+        return made.to(target.device)
+
+    def as_file(self) -> HeadFile:
+        """The weights as they are written."""
+        weights = {name: tensor.detach().cpu() for name, tensor in self.state_dict().items()}
+        return HeadFile(self.shape, weights)
+
+
+def _rotate(x: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    cos, signed_sin = turn
+    return x * cos + x.roll(x.shape[-1] // 2, dims=-1) * signed_sin
+
+
+def _attend(query: torch.Tensor, past: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    """Attention of the last of `past`'s steps [rows, heads, length, dim], as drafting sees it.
+
+    A draft of s steps ending at t has read the true states up to t − s + 1 and its own of one step each after that.
+    """
+    length, dim = query.shape[-2:]
+    key, value = past[0]
+    later = len(past) - 1
+    hidden = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1 - later)
+    scores = (query @ key.transpose(-1, -2)).masked_fill(hidden, -torch.inf)
+    own = [(_shift(k, later - 1 - at), _shift(v, later - 1 - at)) for at, (k, v) in enumerate(past[1:])]
+    extra = [(query * k).sum(-1, keepdim=True) for k, _ in own]
+    weights = torch.softmax(torch.cat((scores, *extra), dim=-1) * dim**-0.5, dim=-1)
+    out = weights[..., :length] @ value
+    for at, (_, v) in enumerate(own):
+        out = out + weights[..., length + at, None] * v
+    return out
+
+
+def _shift(x: torch.Tensor, by: int) -> torch.Tensor:
+    """Move [rows, heads, length, dim] `by` positions later."""
+    return functional.pad(x[..., : x.shape[-2] - by, :], (0, 0, by, 0)) if by else x
+
+
+def shape_of(target: LoadedModel, taps: tuple[int, ...], vocab: int) -> HeadShape:
+    """A head's sizes: those of one layer of the target."""
+    config = target.model.config.get_text_config()
+    rope = getattr(config, "rope_parameters", None) or {}
+    heads = int(config.num_attention_heads)
+    return HeadShape(
+        target=target.name,
+        taps=taps,
+        width=int(config.hidden_size),
+        heads=heads,
+        kv_heads=int(getattr(config, "num_key_value_heads", None) or heads),
+        head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
+        inner=int(config.intermediate_size),
+        vocab=vocab,
+        eps=float(config.rms_norm_eps),
+        rope_theta=float(rope.get("rope_theta", getattr(config, "rope_theta", 10_000.0))),
+    )

@@ -1,0 +1,258 @@
+"""Trains the feature-fed head on a corpus: seeded, resumable, on CPU or GPU. Called by `cli.distill.train`."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch.nn import functional
+
+from engine.distill.corpus import Corpus
+from engine.distill.head import FeatureHead, shape_of
+from engine.distill.lessons import Batch, Batches, Lessons
+from engine.errors import DistillError
+from engine.models import LoadedModel
+from engine.spec_decode.head_file import check_head, read_head, write_head
+
+SAVE_EVERY_S = 60.0
+JUDGE_DEPTH = 4
+"""Draft length at which held-out acceptance is told while training."""
+_WARM_UP = 40
+_CLIP = 1.0
+_FIT = 60_000
+"""Positions for the linear start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to train. A resumed run must have the same."""
+
+    epochs: int
+    batch_tokens: int
+    lr: float
+    unroll: int
+    """Draft steps that are trained."""
+    vocab: int
+    hard: float
+    """Share of the loss on the target's most likely token; the rest follows its whole distribution."""
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the progress bar shows."""
+
+    step: int
+    steps: int
+    loss: float
+    top1: float
+    """Share of answer positions at which the first draft is the target's most likely token."""
+    held_out: float | None
+    """Tokens per round at k = 4 on held-out greedy answers, when last judged."""
+
+
+class Trainer:
+    """One run in one folder: `checkpoint.pt` while it lasts, `eagle.safetensors` with the best weights so far."""
+
+    def __init__(
+        self,
+        target: LoadedModel,
+        corpora: Sequence[Corpus],
+        out: Path,
+        settings: Settings,
+        begin_with: Path | None = None,
+    ) -> None:
+        """Begin, or go on with what the folder holds. Raises DistillError (ModelError for the head to begin with)."""
+        self._out = out
+        self._settings = settings
+        self._device, self._dtype = target.device, target.dtype
+        self._norm: torch.nn.Module = target.model.get_decoder().norm
+        self._train = Lessons(corpora, "train")
+        self._judge = Lessons(corpora, "held-out")
+        torch.manual_seed(settings.seed)
+        saved = self._saved()
+        first = read_head(begin_with) if begin_with is not None and not saved else None
+        if first is not None:
+            check_head(first, target, str(begin_with))
+            vocab = first.weights["vocab"].long()
+        else:
+            vocab = saved["vocab"] if saved else self._train.vocabulary(settings.vocab, target.vocab_size)
+        self.places = torch.full((target.vocab_size,), -1)
+        self.places[vocab] = torch.arange(len(vocab))
+        shape = shape_of(target, corpora[0].recipe.taps, len(vocab))
+        embedding = target.model.get_input_embeddings().weight.detach()
+        output = target.model.get_output_embeddings().weight.detach()
+        self.head = FeatureHead(shape, embedding, output, vocab).to(self._device)
+        self.head.begin_as(target)
+        if first is not None:
+            self.head.load_state_dict(first.weights, strict=False)
+        elif not saved:
+            order = random.Random(settings.seed).sample(self._train.items, len(self._train.items))  # noqa: S311
+            self.head.fit(((item.tokens, item.features) for item in order), _FIT)
+        self._optimizer = _optimizer(self.head, settings.lr)
+        self._step = 0
+        self.best = 0.0
+        """Best tokens per round on held-out greedy answers so far."""
+        self._last_held_out: float | None = None
+        self._steps = sum(len(self._epoch(number)) for number in range(settings.epochs))
+        if saved:
+            self._restore(saved)
+
+    @property
+    def answer_tokens(self) -> int:
+        """Output tokens that are learnt from in one epoch."""
+        return self._train.answer_tokens
+
+    @property
+    def coverage(self) -> float:
+        """Share of the held-out answers' tokens that the draft's vocabulary has."""
+        told = torch.cat([item.tokens[item.entry.prompt :] for item in self._judge.items])
+        return float((self.places[told] >= 0).float().mean())
+
+    def run(self, tell: Callable[[Progress], None], *, judge_every: int, limit_s: float = math.inf) -> bool:
+        """Train until the last step or for `limit_s` seconds; a later call goes on. Returns whether all is done."""
+        started = saved = time.monotonic()
+        while self._step < self._steps:
+            for batch in self._rest_of_epoch():
+                loss, top1 = self._learn(batch)
+                self._step += 1
+                if self._step % judge_every == 0 or self._step == self._steps:
+                    self._judge_now()
+                tell(Progress(self._step, self._steps, loss, top1, self._last_held_out))
+                now = time.monotonic()
+                if now - saved > SAVE_EVERY_S:
+                    self.save()
+                    saved = now
+                if now - started > limit_s:
+                    self.save()
+                    return self._step >= self._steps
+        self.save()
+        return True
+
+    def save(self) -> None:
+        """Write the checkpoint. Raises DistillError where the disk refuses."""
+        state = {
+            "settings": asdict(self._settings),
+            "head": self.head.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "vocab": self.head.vocab,
+            "step": self._step,
+            "best": self.best,
+            "texts": len(self._train.items),
+        }
+        scratch = self._out / "checkpoint.part"
+        try:
+            torch.save(state, scratch)
+            os.replace(scratch, self._out / "checkpoint.pt")
+        except OSError as error:
+            raise DistillError(f"{scratch}: cannot be written: {error.strerror}") from error
+
+    def _saved(self) -> dict[str, object] | None:
+        path = self._out / "checkpoint.pt"
+        if not path.exists():
+            return None
+        try:
+            state: dict[str, object] = torch.load(path, map_location="cpu", weights_only=True)
+            there = Settings(**state["settings"])  # type: ignore[arg-type]
+        except Exception as error:
+            raise DistillError(f"{path}: damaged ({error}); delete it to begin again") from error
+        if there != self._settings or state["texts"] != len(self._train.items):
+            raise DistillError(f"{path}: another run (other options or other data); give another --out, or delete it")
+        return state
+
+    def _restore(self, saved: dict[str, object]) -> None:
+        self.head.load_state_dict(saved["head"])  # type: ignore[arg-type]
+        self._optimizer.load_state_dict(saved["optimizer"])  # type: ignore[arg-type]
+        self._step = int(saved["step"])  # type: ignore[call-overload]
+        self.best = float(saved["best"])  # type: ignore[arg-type]
+
+    def _epoch(self, number: int) -> Batches:
+        rng = random.Random(f"{self._settings.seed}/{number}")  # noqa: S311 - no secrets
+        return self._train.batches(self._settings.batch_tokens, self.places, rng=rng)
+
+    def _rest_of_epoch(self) -> Iterator[Batch]:
+        done = 0
+        for number in range(self._settings.epochs):
+            batches = self._epoch(number)
+            if done + len(batches) > self._step:
+                return batches.after(self._step - done)
+            done += len(batches)
+        return iter(())
+
+    def _learn(self, batch: Batch) -> tuple[float, float]:
+        """One optimiser step; returns loss and first-draft agreement."""
+        share = self._step / max(1, self._steps)
+        pace = min(1.0, (self._step + 1) / _WARM_UP) * (1.0 - 0.95 * share)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._settings.lr * pace
+        unroll = 1 if share < 0.3 else self._settings.unroll
+        device = self._device
+        wanted, best = self._wanted(batch.ahead.to(device))
+        weight = (batch.weight * (batch.said >= 0)).to(device)
+        loss = torch.zeros((), device=device)
+        agreed = 0.0
+        for number, logits in enumerate(self.head.steps(batch.tokens.to(device), batch.features.to(device), unroll)):
+            losses = logits.logsumexp(-1) - (wanted * logits).sum(-1)
+            used = weight.clone()
+            used[:, :number] = 0.0
+            loss = loss + 0.8**number * (losses * used).sum() / used.sum().clamp(min=1.0)
+            if number == 0:
+                hit = (logits.argmax(-1) == best) & (weight > 0)
+                agreed = float(hit.sum() / batch.weight.sum().clamp(min=1.0))
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.head.parameters(), _CLIP)
+        self._optimizer.step()
+        return float(loss.detach()), agreed
+
+    @torch.no_grad()
+    def _wanted(self, ahead: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the target says [rows, length, vocab] as probabilities to learn, and its most likely token."""
+        logits = self.head.output(self._norm(ahead.to(self._dtype)).float())
+        best = logits.argmax(-1)
+        wanted = torch.softmax(logits, dim=-1).mul_(1.0 - self._settings.hard)
+        share = torch.full_like(wanted[..., :1], self._settings.hard)
+        wanted.scatter_add_(-1, best.unsqueeze(-1), share)
+        return wanted, best
+
+    def _judge_now(self) -> None:
+        """Judge on held-out greedy answers and keep the weights where they are the best so far."""
+        found = held_out(self.head, self._judge, self.places)
+        self._last_held_out = found["all"]
+        if found["all"] > self.best:
+            self.best = found["all"]
+            write_head(self._out / "eagle.safetensors", self.head.as_file())
+
+
+def _optimizer(head: FeatureHead, lr: float) -> torch.optim.AdamW:
+    matrices = [p for p in head.parameters() if p.dim() > 1]
+    vectors = [p for p in head.parameters() if p.dim() == 1]
+    groups = [{"params": matrices, "weight_decay": 0.02}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95))
+
+
+@torch.inference_mode()
+def held_out(head: FeatureHead, lessons: Lessons, places: torch.Tensor) -> dict[str, float]:
+    """Tokens per round at k = 4 by task, and over `all`, were each position of the greedy answers a round's start."""
+    emitted: dict[str, list[float]] = {}
+    greedy = [item for item in lessons.items if item.entry.temperature == 0]
+    for item in greedy:
+        batch = lessons.one(item, places)
+        said = batch.said.to(head.vocab.device)
+        chain: torch.Tensor | None = None
+        total = 1.0
+        for number, logits in enumerate(head.steps(batch.tokens, batch.features, JUDGE_DEPTH)):
+            hit = logits.argmax(-1) == said
+            chain = hit if chain is None else functional.pad(chain[:, :-1], (1, 0)) & hit
+            first = max(0, item.entry.prompt - 1) + number
+            total += float(chain[:, first:].float().mean()) if chain.shape[1] > first else 0.0
+        emitted.setdefault(item.entry.task, []).append(total)
+    means = {task: sum(found) / len(found) for task, found in sorted(emitted.items())}
+    means["all"] = sum(means.values()) / max(1, len(means))
+    return means
