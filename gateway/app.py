@@ -46,7 +46,9 @@ class Parts:
         self.policies = policies
         self.access = access
         self.auditor = Auditor(stores.database)
-        self.metrics = Metrics(self.states, policy=lambda: self.policies.held, audits=self.auditor.counts)
+        self.metrics = Metrics(
+            self.states, policy=lambda: self.policies.held, audits=self.auditor.counts, stores=self.store_states
+        )
         self.refresher = Refresher(
             backends=lambda: self.generations.current.backends,
             store=stores.stats,
