@@ -93,13 +93,12 @@ class Book:
 
     def measured_by_arm(self) -> dict[tuple[str, str, int], list[tuple[CellKey, Measured]]]:
         """Return the measured cells by (backend, method, k)."""
-        found = self.memo.get("by arm")
-        if found is None:
-            found = {}
+        if "by arm" not in self.memo:
+            cells: dict[tuple[str, str, int], list[tuple[CellKey, Measured]]] = {}
             for key, cell in self.measured.items():
-                found.setdefault((key.backend, key.method, key.k), []).append((key, cell))
-            self.memo["by arm"] = found
-        return found  # type: ignore[return-value]  # each entry of the memo has its own type
+                cells.setdefault((key.backend, key.method, key.k), []).append((key, cell))
+            self.memo["by arm"] = cells
+        return self.memo["by arm"]  # type: ignore[return-value]  # each entry of the memo has its own type
 
     def requests_anywhere(self, kind: Kind) -> float:
         """Return the requests of a kind over all backends."""

@@ -60,7 +60,7 @@ class Tuning:
     """What they may cost besides at first; a hundred requests on, half of it."""
     probe_fallen: float = 0.03
     """Share of probes right after a collapse, with the shortest draft; shrinks with the root of the requests since."""
-    shift_s: float = 10.0
+    shift_s: float = 5.0
     """Seconds in which 63 % of a kind of request follows to the backend that has become the better one."""
     queue_margin: float = 0.05
     """Share of a request's expected time that another backend's queue or start must save before it counts."""

@@ -1,1 +1,1 @@
-"""A fleet under open-loop load: many gateways with the live decision, servers with queues and memory, a day of traffic."""
+"""A fleet under open-loop load: many gateways with the live decision, servers with queues, a day of traffic."""

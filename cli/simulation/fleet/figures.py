@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,28 +15,44 @@ SMOOTH_S = 3
 SWING = 0.25
 """A share that turns by less has not turned."""
 SUDDEN_S = 2
+EVENT_S = 20.0
+"""Seconds after an event in which traffic is meant to move."""
+WARM_UP_S = 10
+"""Seconds at the start of the day in which nothing is known yet."""
 
 
-def figures(day: Day) -> dict[str, Any]:
-    """Return the figures of one day, seconds."""
+def figures(day: Day, events: Sequence[float] = ()) -> dict[str, Any]:
+    """Return the figures of one day, seconds. What follows an event within `EVENT_S` is counted apart."""
     jobs = day.jobs
-    ends = np.array([job.finished - job.arrived for _, job in jobs])
-    waits = np.array([job.started - job.arrived for _, job in jobs])
-    tokens = np.array([job.tokens for _, job in jobs])
+    ends = np.array([job.finished - job.arrived for job in jobs])
+    waits = np.array([job.started - job.arrived for job in jobs])
+    tokens = np.array([job.tokens for job in jobs])
     share = shares(day)
+    switches = [at for gateway in day.switches for at in gateway]
+    calm = [at for at in switches if not any(event <= at < event + EVENT_S for event in events)]
+    gateways, kinds = max(1, len(day.switches)), max(1, day.nodes)
     return {
         "requests": len(jobs),
-        "arms": {str(arm): round(n / len(jobs), 4) for arm, n in sorted(Counter(arm for arm, _ in jobs).items())},
+        "arms": {str(arm): n / len(jobs) for arm, n in sorted(Counter(job.arm for job in jobs).items())},
         "mean_end_to_end_s": float(ends.mean()),
-        "mean_s_per_token": float(ends.sum() / tokens.sum()),
-        "p99_s_per_token": float(np.quantile(ends / tokens, 0.99)),
+        "p99_end_to_end_s_per_token": float(np.quantile(ends / tokens, 0.99)),
         "wait_s": {"mean": float(waits.mean()), "p99": float(np.quantile(waits, 0.99)), "max": float(waits.max())},
         "most_waiting": max(sum(sample.waiting.values()) for sample in day.samples),
         "reversals": reversals(share),
+        "reversals_beside_events": _calm_reversals(share, events),
         "largest_shift_in_2_s": sudden(share),
-        "incumbent_changes_per_gateway": float(np.mean(day.switches)) if day.switches else 0.0,
-        "kinds_of_request": day.nodes // max(1, len(day.switches)),
+        "incumbent_changes_per_gateway": len(switches) / gateways,
+        "changes_beside_events_per_kind_and_gateway": len(calm) / kinds,
     }
+
+
+def _calm_reversals(share: NDArray[np.float64], events: Sequence[float]) -> int:
+    """Return the reversals between events, each stretch for itself."""
+    total, first = 0, WARM_UP_S
+    for event in [*sorted(events), float(len(share))]:
+        total += reversals(share[first : int(event)])
+        first = int(event + EVENT_S)
+    return total
 
 
 def shares(day: Day) -> NDArray[np.float64]:

@@ -63,8 +63,8 @@ class Gateway:
     rule: Rule = field(default_factory=lambda: Rule("fleet", holdout=0.0))
     snapshot: Snapshot | None = None
     in_flight: Counter[str] = field(default_factory=Counter)
-    switches: int = 0
-    """Changes of settled incumbents."""
+    switches: list[float] = field(default_factory=list)
+    """When a settled incumbent changed."""
     _loads: dict[str, Load] = field(default_factory=dict)
     _others: dict[str, int] = field(default_factory=dict)
 
@@ -86,8 +86,9 @@ class Gateway:
         if before is not None:
             for key, node in self.snapshot.nodes.items():
                 old = before.nodes.get(key)
-                if old is not None and old.state.settled and node.state.settled:
-                    self.switches += old.state.incumbent != node.state.incumbent
+                settled = old is not None and old.state.settled and node.state.settled
+                if settled and old is not None and old.state.incumbent != node.state.incumbent:
+                    self.switches.append(now)
 
     def decide(self, task: str, prompt_tokens: int, draw: float, servers: Mapping[str, int]) -> Decision:
         """Decide one request with what this gateway knows by now."""

@@ -9,9 +9,9 @@ import msgspec
 
 from cli.simulation.costs import CostModel
 from cli.simulation.fleet.gateways import MIDNIGHT, Backend, Gateway, Shared
-from cli.simulation.fleet.servers import Job, Load, Pool
+from cli.simulation.fleet.servers import Job, Pool
 from cli.simulation.fleet.settings import FleetSettings
-from cli.simulation.fleet.traffic import Arrival, arrivals, intensity
+from cli.simulation.fleet.traffic import Arrival, arrivals
 from cli.simulation.replay import Steps, Table
 from cli.simulation.router import record_of
 from engine.messages import CostCell, CostTable
@@ -40,11 +40,12 @@ class Sample:
 class Day:
     """What one run of the day came to."""
 
-    jobs: list[tuple[Arm, Job]] = field(default_factory=list)
+    jobs: list[Job] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
-    switches: list[int] = field(default_factory=list)
-    """By gateway."""
+    switches: list[list[float]] = field(default_factory=list)
+    """By gateway: when a settled incumbent changed."""
     nodes: int = 0
+    """Kinds of request and loads known, over all gateways."""
 
 
 class Fleet:
@@ -118,7 +119,7 @@ class _Run:
                 for job in pool.tick(now, DT):
                     self._finished(name, job)
             if next_one is not None and (tick + 1) % round(1 / DT) == 0:
-                self._sample(now, loads)
+                self._sample(now)
         self.result.switches = [gateway.switches for gateway in self.gateways]
         self.result.nodes = sum(len(g.snapshot.nodes) for g in self.gateways if g.snapshot)
         return self.result
@@ -130,13 +131,15 @@ class _Run:
             decision: Decision | None = None
             if self.fixed is None:
                 decision = gateway.decide(trace.seen_task, trace.prompt_tokens, one.draw, self.fleet.servers)
-            arm = decision.arm if decision else self.fixed(one) if self.fixed else Arm("")
+                arm = decision.arm
+            else:
+                arm = self.fixed(one)
             gateway.in_flight[arm.backend] += 1
             self._counts[0] += arm.k > 0
             self._counts[1] += 1
             steps = self._steps(one, arm.k)
             size = int(table.tokens[one.trace])
-            job = Job(one.trace, arm.k, trace.prompt_tokens, steps, size, one.at, one.gateway, decided=(arm, decision))
+            job = Job(one.trace, arm, trace.prompt_tokens, steps, size, one.at, one.gateway, decision)
             self.pools[arm.backend].add(job)
             one = next(coming, None)
         return one
@@ -151,9 +154,9 @@ class _Run:
         return steps
 
     def _finished(self, name: str, job: Job) -> None:
-        arm, decision = job.decided  # type: ignore[misc]  # set by `_arrive`
+        arm, decision = job.arm, job.decision
         self.gateways[job.gateway].in_flight[name] -= 1
-        self.result.jobs.append((arm, job))
+        self.result.jobs.append(job)
         if decision is None:
             return
         record = record_of(self.fleet.table, job.number, arm, job.steps, decision)
@@ -169,11 +172,10 @@ class _Run:
                 record.spec = bare if arm.k else None
         self.shared.add(record.at, observe(record))
 
-    def _sample(self, now: float, loads: dict[str, Load]) -> None:
+    def _sample(self, now: float) -> None:
         waiting = {name: sum(map(len, pool.queues)) for name, pool in self.pools.items()}
-        self.result.samples.append(Sample(now, *self._counts, waiting))
+        self.result.samples.append(Sample(now, self._counts[0], self._counts[1], waiting))
         self._counts = [0, 0]
-        del loads
 
 
 def cost_table(costs: CostModel, method: str, lengths: tuple[int, ...], slots: int) -> CostTable:
@@ -188,6 +190,3 @@ def cost_table(costs: CostModel, method: str, lengths: tuple[int, ...], slots: i
                 draft = costs.draft.base + costs.draft.per_k * (k + 1) + batch * costs.draft.per_kv * context
                 cells.append(CostCell(batch, context, k, method, draft, verify, plain, 50))
     return CostTable(cells)
-
-
-__all__ = ("Day", "Fleet", "Sample", "intensity")

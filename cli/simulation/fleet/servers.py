@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from cli.simulation.costs import CostModel
 from cli.simulation.replay import Steps
+from gateway.types import Arm, Decision
 
 Floats = NDArray[np.float64]
 
@@ -24,18 +25,19 @@ class Job:
 
     number: int
     """Of its trace."""
-    k: int
+    arm: Arm
     prompt_tokens: int
     steps: Steps
     tokens: int
     arrived: float
     gateway: int = 0
+    decision: Decision | None = None
+    """None where a fixed choice was made."""
     started: float = 0.0
     """When it was admitted."""
     first_token: float = 0.0
     finished: float = 0.0
     batch_seen: float = 0.0
-    decided: object = None
 
 
 @dataclass(slots=True)
@@ -126,7 +128,7 @@ class Pool:
         for slot in range(self.slots):
             if self.jobs[server][slot] is not None:
                 continue
-            needed = queue[0].prompt_tokens + queue[0].tokens + queue[0].k
+            needed = queue[0].prompt_tokens + queue[0].tokens + queue[0].arm.k
             if self.reserved[server] + needed > self.kv_tokens and self.reserved[server] > 0:
                 return
             job = queue.popleft()
@@ -138,7 +140,7 @@ class Pool:
             self.jobs[server][slot] = job
             self.left[server, slot] = len(steps)
             self.width[server, slot] = 1.0 + sum(job.steps.drafted) / len(steps)
-            self.drafts[server, slot] = 1.0 if job.k else 0.0
+            self.drafts[server, slot] = 1.0 if job.arm.k else 0.0
             self.kv[server, slot], self.pace[server, slot] = job.prompt_tokens, job.tokens / len(steps)
             if not queue:
                 return
@@ -148,7 +150,7 @@ class Pool:
         assert job is not None  # noqa: S101 - only taken slots have steps left
         job.finished = max(job.first_token, at + float(self.left[server, slot]) * step_s)
         job.batch_seen = float(np.isfinite(self.left[server]).sum())
-        self.reserved[server] -= job.prompt_tokens + job.tokens + job.k
+        self.reserved[server] -= job.prompt_tokens + job.tokens + job.arm.k
         self.jobs[server][slot] = None
         self.left[server, slot] = np.inf
         return job
