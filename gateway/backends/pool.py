@@ -6,6 +6,7 @@ health, connections and load.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from hashlib import blake2b
 
@@ -13,6 +14,7 @@ import msgspec
 
 from engine.messages import CostTable
 from gateway.backends.base import Upstream
+from gateway.backends.ejection import Ejector
 from gateway.backends.http import HttpBackend
 from gateway.errors import BackendUnreachable, UpstreamError
 from gateway.types import Arm, BackendState, Decision, GenerateRequest
@@ -21,6 +23,7 @@ SLACK = 2
 """Sequences by which a conversation's replica may be busier than the idlest one before its prefix cache is given up."""
 _PREFIX = 1024
 _OVERLOADED = frozenset({429, 502, 503, 504})
+log = logging.getLogger(__name__)
 
 
 class ReplicaPool:
@@ -29,6 +32,7 @@ class ReplicaPool:
     def __init__(self, name: str, replicas: Sequence[HttpBackend]) -> None:
         self.name = name
         self._replicas = tuple(replicas)
+        self._ejector = Ejector(len(self._replicas))
 
     @property
     def in_flight(self) -> int:
@@ -59,7 +63,6 @@ class ReplicaPool:
         up = [state for state in states if state.healthy]
         shown = (up or states)[0]
         windows = [state.max_model_len for state in up if state.max_model_len is not None]
-        down = "; ".join(state.detail for state in states if not state.healthy and state.detail)
         return msgspec.structs.replace(
             shown,
             name=self.name,
@@ -70,8 +73,17 @@ class ReplicaPool:
             running=_mean([state.running for state in up]),
             waiting=_mean([state.waiting for state in up]),
             kv_used=_share([state.kv_used for state in up]),
-            detail=f"{len(states) - len(up)} of {len(states)} replicas down: {down}" if down else "",
+            detail="; ".join(filter(None, (self._down(states), self._ejected()))),
         )
+
+    def _down(self, states: list[BackendState]) -> str:
+        why = [state.detail for state in states if not state.healthy and state.detail]
+        count = sum(not state.healthy for state in states)
+        return f"{count} of {len(states)} replicas down: {'; '.join(why)}" if why else ""
+
+    def _ejected(self) -> str:
+        out = [replica.client.url for replica in self._replicas if self._ejector.out(id(replica))]
+        return f"left out for failing requests: {', '.join(out)}" if out else ""
 
     async def open(self, request: GenerateRequest, decision: Decision) -> Upstream:
         """Send a request to the best replica; where it gives no answer, to the next.
@@ -83,17 +95,27 @@ class ReplicaPool:
         failure: BackendUnreachable | UpstreamError = BackendUnreachable(f"no replica of {self.name} is up")
         for replica in self._in_order(request):
             try:
-                return await replica.open(request, decision)
+                upstream = await replica.open(request, decision)
             except BackendUnreachable as error:
+                self._failed(replica, str(error))
                 failure = error
             except UpstreamError as error:
+                if error.status >= 500:
+                    self._failed(replica, f"HTTP {error.status}")
                 if error.status not in _OVERLOADED:
                     raise
                 failure = error
+            else:
+                self._ejector.served(id(replica))
+                return upstream
         raise failure
 
+    def _failed(self, replica: HttpBackend, why: str) -> None:
+        if self._ejector.failed(id(replica)):
+            log.warning("pool %s: %s is left out for a while (%s)", self.name, replica.client.url, why)
+
     def _in_order(self, request: GenerateRequest) -> list[HttpBackend]:
-        """Return the healthy replicas, the one to take first."""
+        """Return the healthy replicas, the one to take first; those left out come last, for when no other answers."""
         up = [replica for replica in self._replicas if replica.healthy]
         if len(up) < 2:
             return up
@@ -101,7 +123,9 @@ class ReplicaPool:
         place = _place_of(request)
         up.sort(key=lambda replica: blake2b(f"{place}|{replica.client.url}".encode(), digest_size=8).digest())
         idlest = min(load.values())
-        return sorted(up, key=lambda replica: max(0, load[id(replica)] - idlest - SLACK))
+        return sorted(
+            up, key=lambda replica: (self._ejector.out(id(replica)), max(0, load[id(replica)] - idlest - SLACK))
+        )
 
 
 def _place_of(request: GenerateRequest) -> str:

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from gateway.backends.base import Target
+from gateway.backends.ejection import FAILURES
 from gateway.backends.generic import GenericBackend
 from gateway.backends.pool import ReplicaPool
 from gateway.types import Arm, Decision, GenerateRequest, Identity
@@ -68,6 +69,22 @@ def test_a_replica_killed_under_load_costs_no_request(upstream: Scripted, start_
     state = pool_state(gateway)
     assert state["healthy"]
     assert "1 of 2 replicas down" in state["detail"]
+
+
+async def breaks(_: web.Request, __: dict[str, Any]) -> web.Response:
+    return web.json_response({"error": {"message": "out of memory"}}, status=500)
+
+
+def test_a_replica_that_fails_requests_but_answers_probes_is_left_out(
+    upstream: Scripted, other_upstream: Scripted, start_gateway: Start
+) -> None:
+    other_upstream.handler = breaks
+    gateway = start_gateway(policy(upstream.url, other_upstream.url))
+    wait_until(lambda: pool_state(gateway)["detail"] == "")
+    statuses = [ask(gateway, chat(f"{number}")) for number in range(40)]
+    assert sum(status != 200 for status in statuses) == len(other_upstream.bodies) == FAILURES
+    assert f"left out for failing requests: {other_upstream.url}" in pool_state(gateway)["detail"]
+    assert pool_state(gateway)["healthy"]
 
 
 def made(text: str = "x") -> GenerateRequest:
