@@ -49,22 +49,20 @@ class _Span:
 class PackedBatch:
     """One forward pass: where each row's tokens lie, and what its layers share.
 
-    Short rows whose keys and values lie in one slab come first and attend together; the rest follow one by one.
+    Tokens lie in the order of the rows given. Short rows whose keys and values lie in one slab attend together.
     """
 
     def __init__(self, rows: Sequence[RowInput], device: torch.device) -> None:
-        together, alone = grouped([(row.kv, len(row.tokens)) for row in rows])
-        order = [at for members in together for at in members] + alone
-        starts = [0] * len(rows)
+        starts: list[int] = []
         ids: list[int] = []
         positions: list[int] = []
-        for at in order:
-            row = rows[at]
-            starts[at] = len(ids)
+        wanted: list[int] = []
+        for row in rows:
+            starts.append(len(ids))
             ids.extend(row.tokens)
             positions.extend(range(row.kv.length, row.kv.length + len(row.tokens)))
-        ends = [start + len(row.tokens) for start, row in zip(starts, rows, strict=True)]
-        wanted = [at for end, row in zip(ends, rows, strict=True) for at in range(end - row.num_logits, end)]
+            wanted.extend(range(len(ids) - row.num_logits, len(ids)))
+        together, alone = grouped([(row.kv, len(row.tokens)) for row in rows])
         self._rows = rows
         self._groups = [
             Group([(rows[at].kv, starts[at], len(rows[at].tokens)) for at in members], device) for members in together
@@ -75,18 +73,7 @@ class PackedBatch:
         self.input_ids = torch.tensor(ids, device=device)
         self.positions = torch.tensor(positions, device=device)
         self.wanted = torch.tensor(wanted, dtype=torch.long, device=device)
-        self.all_wanted = wanted == list(range(len(ids)))
-        places = [at for start, row in zip(starts, rows, strict=True) for at in range(start, start + len(row.tokens))]
-        self.order = None if places == list(range(len(ids))) else torch.tensor(places, device=device)
-        """Where each token of the rows as given lies in the batch; None where they lie as given."""
-
-    def as_given(self, values: torch.Tensor) -> torch.Tensor:
-        """Bring values [tokens, …] of the batch into the order in which the rows were given."""
-        return values if self.order is None else values[self.order]
-
-    def as_laid(self, values: torch.Tensor) -> torch.Tensor:
-        """Bring values [tokens, …] in the rows' order into the batch's."""
-        return values if self.order is None else torch.empty_like(values).index_copy_(0, self.order, values)
+        self.all_wanted = len(wanted) == len(ids)
 
     def commit(self) -> None:
         """Count the new tokens as valid in every row."""
@@ -110,12 +97,22 @@ class PackedBatch:
         kv_heads = key.shape[1]
         rule = Rule(scale, window, softcap)
         new = torch.stack((key, value))
-        split = query.unflatten(1, (kv_heads, query.shape[1] // kv_heads))
-        outputs = [group.attend(layer, split, new, rule) for group in self._groups]
+        split = query.view(query.shape[0], kv_heads, -1, query.shape[2])
+        if len(self._groups) + len(self._spans) == 1:
+            for group in self._groups:
+                return group.ordered(group.attend(layer, split, new, rule))
+            return self._attend_alone(layer, split, new, rule, self._spans[0])
+        out = query.new_empty(query.shape[0], query.shape[1] * query.shape[2])
+        for group in self._groups:
+            group.place(group.attend(layer, split, new, rule), out)
         for span in self._spans:
-            span.stored[layer].copy_(new.narrow(1, span.start, span.count).transpose(1, 2))
-            outputs.append(_attend_row(split.narrow(0, span.start, span.count), layer, span, rule))
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+            out.narrow(0, span.start, span.count).copy_(self._attend_alone(layer, split, new, rule, span))
+        return out
+
+    @staticmethod
+    def _attend_alone(layer: int, query: torch.Tensor, new: torch.Tensor, rule: Rule, span: _Span) -> torch.Tensor:
+        span.stored[layer].copy_(new.narrow(1, span.start, span.count).transpose(1, 2))
+        return _attend_row(query.narrow(0, span.start, span.count), layer, span, rule)
 
 
 def _span(row: RowInput, start: int) -> _Span:

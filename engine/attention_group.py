@@ -80,21 +80,25 @@ class Group:
         self._count = max(count for _, _, count in rows)
         self._length = max(kv.length + count for kv, _, count in rows)
         self._device = device
-        self.start = rows[0][1]
-        self.size = sum(count for _, _, count in rows)
         self._pasts = [0] * self._slots
-        taken = [self.start] * (self._slots * self._count)
-        """Of each query computed, the batch's token that it is."""
+        tokens: list[int] = []
+        """Our tokens' places in the batch, in slot order."""
         places: list[int] = []
-        """Of each token of ours, its query."""
+        """Of each of our tokens, its query."""
+        taken = [rows[0][1]] * (self._slots * self._count)
+        """Of each query computed, the batch's token that it is; that of padding does not matter."""
         stored: list[tuple[int, int]] = []
         for kv, start, count in rows:
             at = (kv.slot - self._first) * self._count
             taken[at : at + count] = range(start, start + count)
+            tokens.extend(range(start, start + count))
             places.extend(range(at, at + count))
             self._pasts[kv.slot - self._first] = kv.length
             stored.extend((kv.slot, kv.length + step) for step in range(count))
-        self._dense = len(taken) == self.size
+        self._dense = len(taken) == len(tokens)
+        self._run = slice(tokens[0], tokens[-1] + 1) if tokens == list(range(tokens[0], tokens[-1] + 1)) else None
+        """Our tokens where they lie behind one another in slot order."""
+        self._tokens = torch.tensor(tokens, device=device)
         self._taken = torch.tensor(taken, device=device)
         self._places = torch.tensor(places, device=device)
         self._written = self._places_in_slab(stored)
@@ -111,25 +115,36 @@ class Group:
     def attend(self, layer: int, query: torch.Tensor, new: torch.Tensor, rule: Rule) -> torch.Tensor:
         """Query [batch's tokens, kv heads, group, dim], new keys and values [2, batch's tokens, kv heads, dim].
 
-        Stores our part of `new` and returns our part of the output, [size, heads · dim].
+        Stores our part of `new` and returns the output of our tokens in slot order, [ours, heads · dim].
         """
         _, kv_heads, group, dim = query.shape
         slots, count = self._slots, self._count
         store = self._slab.layers[layer]
-        ours = new.narrow(1, self.start, self.size)
+        ours = new.index_select(1, self._tokens) if self._run is None else new[:, self._run]
         store.view(-1, dim).index_copy_(0, self._written, ours.reshape(-1, dim))
-        mine = query.narrow(0, self.start, self.size) if self._dense else query.index_select(0, self._taken)
-        folded = mine.view(slots, count, kv_heads, group, dim).permute(0, 2, 3, 1, 4)
+        direct = self._dense and self._run is not None
+        mine = query[self._run] if direct else query.index_select(0, self._taken)
+        folded = mine.reshape(slots, count, kv_heads, group, dim).permute(0, 2, 3, 1, 4)
         known = store[:, self._first : self._first + slots, :, : self._length]
-        out = scores(
-            folded.reshape(slots, kv_heads, group * count, dim),
-            known[0],
-            known[1],
-            self._mask(rule, group, query),
-            rule,
-        )
+        mask = self._mask(rule, group, query)
+        out = scores(folded.reshape(slots, kv_heads, group * count, dim), known[0], known[1], mask, rule)
         out = out.view(slots, kv_heads, group, count, dim).permute(0, 3, 1, 2, 4).reshape(slots * count, -1)
         return out if self._dense else out.index_select(0, self._places)
+
+    def place(self, ours: torch.Tensor, out: torch.Tensor) -> None:
+        """Put the output of our tokens where they lie in the batch's, `out`."""
+        if self._run is None:
+            out.index_copy_(0, self._tokens, ours)
+        else:
+            out[self._run] = ours
+
+    def ordered(self, ours: torch.Tensor) -> torch.Tensor:
+        """Return the output of our tokens in the batch's order, where all its tokens are ours."""
+        if self._run is not None:
+            return ours
+        out = torch.empty_like(ours)
+        self.place(ours, out)
+        return out
 
     def _mask(self, rule: Rule, group: int, query: torch.Tensor) -> torch.Tensor | None:
         """Additive mask [slots, 1, group · count, length], shared by the layers; None where all see all."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import torch
 
 from engine.control import Controller
-from engine.kv_cache import BLOCK, KVPool, KVShape
+from engine.kv_cache import BLOCK, KVPool, KVRow, KVShape
 from engine.messages import Speculation
 from engine.prefix_cache import MIN_REUSE, KVMemory
 from engine.sequence import GenerateRequest, SamplingParams, Sequence
@@ -44,6 +46,29 @@ def test_the_budget_is_never_exceeded_and_comes_back() -> None:
     pool.release(first)
     pool.release(second)
     assert pool.used == 0
+
+
+def test_spare_slots_give_way_and_rows_keep_their_contents() -> None:
+    """Random sizes come, grow and go: memory is never taken beyond the budget, no row sees another's values."""
+    rng = random.Random(4)
+    pool = KVPool(SHAPE, 24 * BLOCK)
+    rows: dict[int, KVRow] = {}
+    for number in range(300):
+        row = pool.allocate(rng.choice((10, 60, 100, 250)))
+        if row is not None:
+            rows[number] = row
+        elif rows:
+            pool.release(rows.pop(rng.choice(list(rows))))
+        for name, one in rows.items():
+            if rng.random() < 0.1:
+                pool.reserve(one, one.capacity + 1)
+            one._store[..., one.length : one.length + 1, :] = name
+            one.length = min(one.length + 1, one.capacity)
+        assert pool.used == sum(one.capacity for one in rows.values()) <= pool.held <= pool.total
+        assert all(bool((one._store[..., : one.length, :] == name).all()) for name, one in rows.items())
+    for one in rows.values():
+        pool.release(one)
+    assert pool.used == pool.held == 0
 
 
 def test_truncation_never_lengthens() -> None:
