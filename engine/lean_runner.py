@@ -168,7 +168,7 @@ class LeanRunner:
             x = self._layer(number, layer, x, batch, (cos, sin))
             if number + 1 in self.taps:
                 tapped.append(x)
-        self.features = batch.as_given(torch.cat(tapped, dim=-1)) if tapped else None
+        self.features = torch.cat(tapped, dim=-1) if tapped else None
         batch.commit()
         if not batch.all_wanted:
             x = x[batch.wanted]

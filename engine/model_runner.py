@@ -90,7 +90,7 @@ class TransformersRunner:
                 ).logits[0]
         finally:
             config._attn_implementation = before
-        self.features = batch.as_given(torch.cat(tapped, dim=-1)) if tapped else None
+        self.features = torch.cat(tapped, dim=-1) if tapped else None
         batch.commit()
         return logits
 

@@ -62,7 +62,6 @@ class EagleLayer:
         Returns logits [Σ num_logits, proposable tokens] and the new states [Σ num_logits, width].
         """
         batch = PackedBatch(rows, self._device)
-        states = batch.as_laid(states)
         longest = max(row.kv.length + len(row.tokens) for row in rows)
         if longest > self._cos.shape[0]:
             self._extend(longest)
