@@ -16,6 +16,7 @@ COMMANDS = {
     "db": "cli.db:db",
     "data": "cli.data:data",
     "policy": "cli.policy:policy",
+    "backends": "cli.backends:backends",
     "report": "cli.report:report",
     "classify": "cli.classify:classify",
     "classifier": "cli.classifier:classifier",

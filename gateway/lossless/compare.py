@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from gateway.tap import Tap
+from gateway.types import Spec
 
 Outcome = Literal["equal", "near_tie", "different", "unexplained"]
 TIE = 0.5
@@ -31,6 +32,8 @@ class Answer(msgspec.Struct):
     tokens: list[tuple[bytes, float | None]] = msgspec.field(default_factory=list)
     """Each token's bytes, and the gap between the two likeliest there; empty where the server gave none."""
     truncated: bool = False
+    spec: Spec | None = None
+    """Acceptance as the backend reports it for this answer."""
 
 
 class Verdict(msgspec.Struct):

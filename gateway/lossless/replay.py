@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
@@ -43,12 +42,12 @@ async def replay(backend: Backend, request: GenerateRequest, arm: Arm, *, logpro
     )
     try:
         async with asyncio.timeout(LONGEST_S):
-            return answer_of(await _answered(backend, again, arm))
+            return await _answered(backend, again, arm)
     except TimeoutError as error:
         raise BackendUnreachable(f"no answer from {arm} within {LONGEST_S:g} s") from error
 
 
-async def _answered(backend: Backend, request: GenerateRequest, arm: Arm) -> dict[str, Any]:
+async def _answered(backend: Backend, request: GenerateRequest, arm: Arm) -> Answer:
     told = Speculation(arm.method, arm.k) if backend.state().per_request_switch else None
     decision = Decision(arm, "losslessness audit", "audit", "", "", speculation=told)
     upstream = await backend.open(request, decision)
@@ -56,8 +55,9 @@ async def _answered(backend: Backend, request: GenerateRequest, arm: Arm) -> dic
         payload = msgspec.json.decode(await upstream.read())
         if not isinstance(payload, dict):
             raise BackendUnreachable(f"{arm} sent no JSON object")
-        upstream.spec(payload)  # counters that are shared out by response: this one takes its own share
-        return payload
+        answer = answer_of(payload)
+        answer.spec = upstream.spec(payload)
+        return answer
     except msgspec.DecodeError as error:
         raise BackendUnreachable(f"{arm} sent no JSON object: {error}") from error
     finally:
