@@ -49,7 +49,18 @@ def vllm_spec(payload: dict[str, Any]) -> Spec | None:
     accepted = _count(found, "num_accepted_draft_tokens")
     if not accepted:
         accepted = sum(j * count for j, count in enumerate(histogram))
-    return Spec(rounds=rounds, drafted=_count(found, "num_draft_tokens"), accepted=accepted, histogram=histogram)
+    drafted = _count(found, "num_draft_tokens")
+    return Spec(rounds, drafted, accepted, histogram, undrafted=_undrafted(payload, rounds + accepted))
+
+
+def _undrafted(payload: dict[str, Any], drafted: int) -> int | None:
+    """Return the steps without a draft, which vLLM does not count: tokens that neither a round nor the prompt gave.
+
+    A lower bound: tokens accepted past the end of the text are counted by vLLM, but were not delivered.
+    """
+    usage = payload.get("usage")
+    tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return max(0, tokens - 1 - drafted) if isinstance(tokens, int) else None
 
 
 def llamacpp_spec(payload: dict[str, Any]) -> Spec | None:

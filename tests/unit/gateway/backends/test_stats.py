@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,13 @@ from gateway.backends.counters import DRAFTED, ROUNDS, VLLM, CounterShare, Round
 from gateway.backends.prometheus import read_metrics
 from gateway.backends.stats import engine_spec, llamacpp_spec, sglang_spec, vllm_spec
 from tests.fixtures.servers import METRICS
+
+RECORDED = Path(__file__).parents[3] / "fixtures" / "recorded"
+
+
+def files_of(name: str) -> str:
+    return (RECORDED / name).read_text(encoding="utf-8")
+
 
 PAGE = """# HELP vllm:num_requests_running Number of requests
 # TYPE vllm:num_requests_running gauge
@@ -51,6 +60,22 @@ def test_vllms_shape_alone_is_enough() -> None:
 )  # fmt: skip
 def test_what_reports_nothing_is_none(read: Any, payload: dict[str, Any]) -> None:
     assert read(payload) is None
+
+
+def test_a_real_vllms_recorded_answers_are_read() -> None:
+    recorded = json.loads(files_of("vllm-0.32.0.json"))
+    last = json.loads(recorded["stream"].rsplit("data: {", 1)[1].join(["{", ""]).split("\n", 1)[0])
+    for payload in (recorded["chat"], last):
+        spec = vllm_spec(payload)
+        assert spec is not None
+        assert (spec.rounds, spec.drafted, spec.accepted, spec.histogram) == (3, 12, 12, [0, 0, 0, 0, 3])
+        assert spec.undrafted == 1  # 17 tokens: one with the prompt, three rounds of five, one step without a draft
+    samples = read_metrics(recorded["metrics"])
+    assert samples[VLLM.rounds] == 6
+    assert samples[VLLM.drafted] == samples[VLLM.accepted] == 24  # the two answers above, by vLLM's own count
+    assert samples[VLLM.tokens] == 34
+    assert samples["process_start_time_seconds"] > 1.79e9
+    assert "not yet supported with speculative decoding" in recorded["min_p"]["error"]["message"]
 
 
 def test_llamacpp_counts_tokens_only() -> None:

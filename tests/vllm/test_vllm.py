@@ -1,0 +1,110 @@
+"""Real vLLM servers on the CPU behind the gateway: `make test-vllm`. One thread each; a start takes about a minute."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.models.paths import models_dir
+from gateway.backends.prometheus import read_metrics
+from tests.fixtures.servers import GatewayServer, free_port, get, policy_text, request, wait_until
+
+pytestmark = pytest.mark.vllm
+PYTHON = Path(__file__).parents[2] / ".venv-vllm" / "bin" / "python"
+MODEL = "SmolLM2-135M-Instruct"
+WEIGHTS = models_dir() / MODEL / "bfloat16"
+SPECULATION: dict[str, dict[str, Any]] = {
+    "ngram": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 2},
+    "draft_model": {"method": "draft_model", "model": str(WEIGHTS), "num_speculative_tokens": 4},
+}
+PROMPTS = (
+    "Repeat this text exactly, twice: The quick brown fox jumps over the lazy dog. The lazy dog sleeps.",
+    "Name three colours.",
+)
+START_S = 600
+Start = Callable[..., GatewayServer]
+
+
+@contextlib.contextmanager
+def vllm_server(speculation: dict[str, Any] | None, log: Path) -> Iterator[str]:
+    """Run a server for the length of a block; yields its URL."""
+    port = free_port()
+    command = [str(PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", str(WEIGHTS), "--port", str(port)]
+    command += ["--served-model-name", MODEL, "--max-model-len", "1024", "--enforce-eager", "--host", "127.0.0.1"]
+    if speculation:
+        command += ["--speculative-config", json.dumps(speculation), "--per-request-spec-decode-metrics", "summary"]
+    env = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    env |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "VLLM_NO_USAGE_STATS": "1"}
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=env)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_until(lambda: process.poll() is not None or _healthy(url), START_S)
+        assert process.poll() is None, log.read_text(errors="replace")[-2000:]
+        yield url
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _healthy(url: str) -> bool:
+    try:
+        return request("GET", f"{url}/health")[0] == 200
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    assert PYTHON.exists(), "run `make test-vllm`, which installs vLLM's CPU build"
+    with vllm_server(None, tmp_path_factory.mktemp("vllm") / "plain.log") as url:
+        yield url
+
+
+def _ask(gateway: GatewayServer, arm: str, prompt: str, **fields: Any) -> tuple[int, dict[str, str], bytes]:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": prompt}], "max_tokens": 24, "temperature": 0}
+    headers = {"x-breakeven-arm": arm} if arm else {}
+    return request("POST", f"{gateway.url}/v1/chat/completions", {**body, **fields}, headers=headers)
+
+
+@pytest.mark.parametrize("method", list(SPECULATION))
+def test_two_pools(method: str, plain: str, start_gateway: Start, tmp_path: Path) -> None:
+    arm = f"{method}-k4"
+    with vllm_server(SPECULATION[method], tmp_path / "spec.log") as spec:
+        policy = policy_text(("spec", "vllm", spec), ("plain", "vllm", plain)).replace(
+            f'url: "{spec}", arms: [plain]', f'url: "{spec}", arms: {arm}'
+        )
+        gateway = start_gateway(policy)
+        wait_until(lambda: all(one["healthy"] for one in get(f"{gateway.url}/readyz")[1]["backends"].values()), 60)
+        for prompt in PROMPTS:
+            answers = [_ask(gateway, name, prompt) for name in (f"spec/{arm}", "plain/plain")]
+            assert [status for status, _, _ in answers] == [200, 200]
+            texts = [json.loads(raw)["choices"][0]["message"]["content"] for _, _, raw in answers]
+            assert texts[0] == texts[1]
+            assert all("metrics" not in json.loads(raw) for _, _, raw in answers)
+            status, _, raw = _ask(gateway, f"spec/{arm}", prompt, stream=True)
+            assert (status, b'"usage"' in raw, b"[DONE]" in raw) == (200, False, True)
+        wait_until(lambda: len(gateway.records) == 3 * len(PROMPTS))
+        _counts_agree(spec, gateway)
+        status, headers, _ = _ask(gateway, "", PROMPTS[1], min_p=0.1, temperature=0.8)
+        assert (status, headers["x-breakeven-arm"]) == (200, "plain/plain")  # vLLM would refuse it on the other pool
+
+
+def _counts_agree(spec: str, gateway: GatewayServer) -> None:
+    seen = [record.spec for record in gateway.records if record.arm.k and record.spec is not None]
+    assert not any(one.estimated for one in seen)
+    totals = read_metrics(request("GET", f"{spec}/metrics")[2].decode())
+    for name, ours in (
+        ("drafts", sum(one.rounds for one in seen)),
+        ("draft_tokens", sum(one.drafted for one in seen)),
+        ("accepted_tokens", sum(one.accepted for one in seen)),
+    ):
+        assert ours == pytest.approx(totals[f"vllm:spec_decode_num_{name}_total"], rel=0.02), name
+    assert totals["vllm:spec_decode_num_drafts_total"] > 0
