@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 STALE_AFTER_S = 3.0
 """Statistics that could not be read for so long are called stale."""
 _HISTORY_EVERY_S = 10.0
+_AGAIN_S = 2.0
+"""A database that was away is asked again after this."""
 _MAINTAIN_EVERY_S = 900.0
 _REBUILD_AFTER_S = 5.0
 _SHARE = 10
@@ -86,8 +88,7 @@ class Refresher:
             await asyncio.wait_for(self.refresh(), 1.0)
         jobs = [self._every(self._interval_s, self.refresh, "statistics")]
         if self._database is not None:
-            jobs.append(self._ready_schema())
-            jobs.append(self._every(_HISTORY_EVERY_S, self.refresh_history, "history"))
+            jobs.append(self._every(_AGAIN_S, self._history_if_due, "history"))
             jobs.append(self._every(1.0, self._log_switches, "switch log"))
             jobs.append(self._every(_MAINTAIN_EVERY_S, self._maintain, "maintenance", wait_first=True))
         self._tasks = [asyncio.create_task(job, name="refresher") for job in jobs]
@@ -149,6 +150,11 @@ class Refresher:
             thresholds=thresholds,
         )
 
+    async def _history_if_due(self) -> None:
+        asked = self._asked_at
+        if self._database_error or asked is None or time.monotonic() - asked >= _HISTORY_EVERY_S:
+            await self.refresh_history()
+
     async def refresh_history(self) -> None:
         """Read the latencies that are new."""
         if self._database is None:
@@ -156,6 +162,8 @@ class Refresher:
         try:
             await self._past.read(self._database)
         except BreakevenError as error:
+            if not self._database_error:
+                log.warning("the database is away: %s", error)
             self._database_error = str(error)
             return
         self._database_error, self._asked_at = "", time.monotonic()
@@ -194,20 +202,6 @@ class Refresher:
             thresholds=thresholds,
         )
         self._inputs = inputs
-
-    async def _ready_schema(self) -> None:
-        """Migrate, as soon as the database answers: it may have been away when everything started."""
-        while self._database is not None:
-            try:
-                if await self._database.pending_migrations():
-                    await self._database.migrate()
-                await self.refresh_history()
-                return
-            except BreakevenError as error:
-                if not self._database_error:
-                    log.warning("the database is away: %s", error)
-                self._database_error = str(error)
-            await asyncio.sleep(2.0)
 
     async def _log_switches(self) -> None:
         if self._database is not None and not self.snapshot.stale:

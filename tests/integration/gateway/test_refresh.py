@@ -12,7 +12,9 @@ from gateway.history import History
 from gateway.recorder import Recorder
 from gateway.refresh import Refresher
 from gateway.routing import summarize
+from gateway.settings import Settings
 from gateway.stats import MemoryStats, StatsStore
+from gateway.stores import Stores
 from gateway.types import Arm, BackendState
 from gateway.window import Window
 from tests.fixtures.records import make_record
@@ -138,18 +140,22 @@ async def test_stores_that_are_away_from_the_start_do_not_stop_it(tmp_path):
 
 async def test_the_schema_is_made_when_the_database_comes_late(tmp_path):
     late = tmp_path / "late"
-    database = Database(f"sqlite:///{late / 'breakeven.db'}")
-    refresher = refresher_of(None, database)
+    url = f"sqlite:///{late / 'breakeven.db'}"
+    stores = Stores(Settings.from_env({"BREAKEVEN_DATA_DIR": str(tmp_path / "data"), "BREAKEVEN_DATABASE_URL": url}))
+    await stores.start()
+    refresher = refresher_of(None, stores.database)
     await refresher.start()
     await asyncio.sleep(0.2)
     assert not refresher.stats_state()["database"].ok
+    assert "unable to open" in stores.state()["schema"]["detail"]
     late.mkdir()
     async with asyncio.timeout(15):
         while not refresher.stats_state()["database"].ok:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-    assert await database.pending_migrations() == []
+    assert await stores.database.pending_migrations() == []
+    assert "schema" not in stores.state()
     await refresher.aclose()
-    await database.aclose()
+    await stores.aclose()
 
 
 async def test_the_window_reads_everything_once_then_what_may_be_new():
