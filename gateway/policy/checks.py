@@ -100,6 +100,7 @@ def check_rules(
         _check_patterns(node, rule, offer, findings)
         if not findings.failed:
             _check_arms_left(node, rule, offer, findings)
+            _check_audit(node, rule, offer, findings)
         _check_sense(node, rule, findings)
     _check_views(rules, findings)
 
@@ -170,6 +171,16 @@ def _check_arms_left(node: Mapping, rule: Rule, offer: Offer, findings: Findings
     findings.error(at(node, key), f"contradiction: rule {shorten(rule.name)} allows no arm at all ({'; '.join(parts)})")
 
 
+def _check_audit(node: Mapping, rule: Rule, offer: Offer, findings: Findings) -> None:
+    """An audit compares two paths: `arms` must list both."""
+    if not rule.audit or offer.open:
+        return
+    paths = {arm.path for arm in offer.arms if rule.lists(arm)}
+    if len(paths) == 1:
+        why = f"audit has no effect: the arms of this rule are all {next(iter(paths))}; two paths are compared"
+        findings.warning(at(node, "audit"), why)
+
+
 def _check_sense(node: Mapping, rule: Rule, findings: Findings) -> None:
     """Keys that contradict each other, or do nothing beside each other."""
     if rule.path == "plain":
@@ -190,5 +201,8 @@ def _check_sense(node: Mapping, rule: Rule, findings: Findings) -> None:
     if rule.mode == "observe" and rule.store.prompts:
         why = "store has no effect with mode: observe; the rule that applies says what is kept"
         findings.warning(at(node, "store"), why)
+    if rule.mode == "observe" and rule.audit:
+        why = "audit has no effect with mode: observe; the rule that applies says what is audited"
+        findings.warning(at(node, "audit"), why)
     if isinstance(node.get("when"), Mapping) and rule.mode == "observe" and rule.path != "auto" and rule.probe == 0:
         findings.warning(at(node, "mode"), "observing a forced path records nothing new; use path: auto")

@@ -143,7 +143,7 @@ RULE = Record(
         ),
         "audit": Key(
             share(),
-            "share of greedy requests to be sent to both paths to compare outputs (checked and kept; none runs yet)",
+            "share of greedy requests whose answer is compared with that of the other path",
         ),
         "mode": Key(Choice(("enforce", "observe")), "observe decides and records, but changes nothing"),
         "owner": Key(PRINTABLE, "who answers for this rule"),

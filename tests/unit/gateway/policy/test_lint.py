@@ -190,6 +190,8 @@ def test_containment_is_never_claimed_falsely(one: Condition, two: Condition):
     ("rule", "place", "says"),
     [
         ("{mode: observe, store: {prompts: 5%}}", "4:28", "store has no effect with mode: observe"),
+        ("{mode: observe, audit: 1%}", "4:28", "audit has no effect with mode: observe"),
+        ("{arms: ngram, audit: 1%}", "4:26", "audit has no effect: the arms of this rule are all speculative"),
         ("{store: {retention: 3d}}", "4:25", "retention has no effect while no prompts are stored"),
     ],
 )
