@@ -18,8 +18,8 @@ from gateway.classify.vocabulary import Vocabulary
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
 
-HEAD: Final = 500
-TAIL: Final = 300
+HEAD: Final = 400
+TAIL: Final = 240
 SYSTEM: Final = 300
 BEFORE: Final = 160
 LIMIT: Final = HEAD + TAIL + SYSTEM + 2 * BEFORE + 8
@@ -107,6 +107,7 @@ class Featurizer:
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
+        vocabulary.likenesses  # noqa: B018 (computed now and not in the first request)
         words, pairs = len(vocabulary.words) + 1, len(vocabulary.pairs) + 1
         self.offsets = [0, *np.cumsum([words] * 5 + [pairs] * 3).tolist()]
         """Each table's first row among all rows, and how many these are."""

@@ -14,9 +14,9 @@ import numpy as np
 
 from gateway.classify.prompt import Prompt
 
-SCAN: Final = 3_000
+SCAN: Final = 1_500
 """Characters at either end of the last user turn in which lines, paragraphs and fences are counted."""
-MARKS: Final = 500
+MARKS: Final = 320
 """Characters at either end in which marks of code and mathematics are looked for."""
 CODE_MARKS: Final = (
     "def ",
@@ -149,7 +149,7 @@ def _script(edges: str) -> str:
         return "latin"
     counts = dict.fromkeys(SCRIPTS, 0)
     counts["none"] = 0
-    for char in edges[:: max(len(edges) // 32, 1)]:
+    for char in edges[:: max(len(edges) // 20, 1)]:
         counts[_STARTS[bisect_right(_FIRST, char) - 1][1]] += 1
     counts["none"] = 0
     if counts["kana"] * 4 >= counts["han"] > 0:

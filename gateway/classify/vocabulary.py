@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
 
@@ -17,6 +18,9 @@ Array = npt.NDArray[Any]
 
 MOST: Final = 1 << 20
 """More words than there can be."""
+SHORTEST: Final = 5
+STEM: Final = 6
+"""Letters that a word must have, and that its beginning has, to be taken for one that it is like."""
 ARRAYS: Final = ("words", "pairs", "word_cue", "pair_cue", "threes")
 
 
@@ -34,9 +38,26 @@ class Vocabulary:
     """(First pair's number, third word's number) → cue class plus one."""
 
     def numbers(self, tokens: Sequence[str]) -> list[int]:
-        """Return the numbers of the tokens."""
-        known = self.words.get
-        return [known(token, 0) for token in tokens]
+        """Return the numbers of the tokens; a word that is unknown counts as the cue word that it is like."""
+        known, near = self.words.get, self.near
+        return [known(token) or near(token) for token in tokens]
+
+    def near(self, token: str) -> int:
+        """Return the number of a cue word with the same beginning, or the same letters in another order, else 0."""
+        if len(token) < SHORTEST:
+            return 0
+        return self.likenesses.get(token[:STEM]) or self.likenesses.get(_letters(token), 0)
+
+    @cached_property
+    def likenesses(self) -> dict[str, int]:
+        """What inflected and mistyped cue words have in common with the right ones; computed once."""
+        found: dict[str, int] = {}
+        for word, cue in zip(self.words, self.word_cue[1:], strict=True):
+            if cue and len(word) >= SHORTEST:
+                found.setdefault(_letters(word), self.words[word])
+                if len(word) >= STEM:
+                    found.setdefault(word[:STEM], self.words[word])
+        return found
 
     def pair_numbers(self, words: Sequence[int]) -> list[int]:
         """Return the numbers of each two words that follow one another."""
@@ -78,6 +99,10 @@ class Vocabulary:
         for pair in pairs:
             known.setdefault(pair, len(known) + 1)
         return Vocabulary(self.words, known, self.word_cue, _filled(self.pair_cue, len(known)), self.threes)
+
+
+def _letters(word: str) -> str:
+    return f"~{''.join(sorted(word))}"
 
 
 def _filled(cues: list[int], entries: int) -> list[int]:

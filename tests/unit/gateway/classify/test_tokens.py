@@ -85,3 +85,10 @@ def test_sums_in_lanes_are_those_of_vectors(rows):
     expected = vectors.sum(axis=0) * 512
     assert np.all((found == expected) | (found == expected - 1))
     assert found[0] == expected[0]
+
+
+def test_mistyped_and_inflected_cue_words_count_as_the_right_ones(tokenizer):
+    made = cue_vocabulary({"a": ["translate", "poem"]}, tokenizer).grown(["relates"])
+    known = made.numbers(["translate", "poem", "relates"])
+    assert made.numbers(["translates", "tarnslate", "relates"]) == [known[0], known[0], known[2]]
+    assert made.numbers(["tranquil", "peom", "relate", "电"]) == [0, 0, 0, 0]
