@@ -53,7 +53,7 @@ def train(  # noqa: PLR0917 (click passes options by name)
 
     Figures are of rows whose whole family (`family`, else `author`) was held out. Needs scikit-learn.
     """
-    from cli.training.data import load_examples
+    from cli.training.data import load_examples, taxonomy_examples
     from cli.training.evaluate import render
     from cli.training.fit import Options
     from cli.training.run import train as run
@@ -64,6 +64,7 @@ def train(  # noqa: PLR0917 (click passes options by name)
         taxonomy = load_taxonomy(taxonomy_file) if taxonomy_file else load_artefact(DEFAULT).header.taxonomy
         tables = _tables(lexicon_file)
         examples = [example for path in data for example in load_examples(path, taxonomy.names)]
+        examples += taxonomy_examples(taxonomy)
         artefact, result = run(examples, taxonomy, tables, Options(seed=seed), version=version, say=_say)
         digest = save_artefact(artefact, out)
     except ArtefactError as error:

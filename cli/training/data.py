@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from gateway.classify.rows import parse_row
+from gateway.classify.taxonomy import Taxonomy
 from gateway.errors import ArtefactError
 
 PLACEHOLDER = "{{document}}"
@@ -70,6 +71,22 @@ def load_examples(path: Path, tasks: Sequence[str], *, unlabelled: bool = False)
             if line.strip():
                 examples.append(_example(f"{file}:{number}", line, tasks, documents, unlabelled))
     return examples
+
+
+def taxonomy_examples(taxonomy: Taxonomy) -> list[Example]:
+    """Return the examples that a taxonomy gives of its tasks, as rows of one family per task."""
+    return [
+        Example(
+            f"{task.name}-{number}",
+            task.name,
+            "",
+            f"examples of {task.name}",
+            "taxonomy",
+            {"messages": [{"role": "user", "content": text}]},
+        )
+        for task in taxonomy.tasks
+        for number, text in enumerate(task.examples, start=1)
+    ]
 
 
 def _example(

@@ -79,7 +79,6 @@ BACKENDS = Named(
             "first_token_timeout": Key(duration(0.1, 3600), "to the first event of an answer"),
             "token_timeout": Key(duration(0.1, 3600), "longest silence within an answer"),
             "max_connections": Key(whole(1, 100_000), "connections at once"),
-            "price": Key(decimal(0, 1e9), "what an hour of one replica costs, for reports"),
         },
     ),
     BACKEND_NAME,

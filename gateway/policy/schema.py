@@ -58,8 +58,6 @@ class BackendConfig(msgspec.Struct, frozen=True):
     token_timeout: float = 60.0
     """Longest silence between two events of a stream."""
     max_connections: int = 512
-    price: float | None = None
-    """What an hour of one replica costs, in any currency; only for reports."""
 
     @property
     def url(self) -> str:
