@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 export BREAKEVEN_DATA_DIR ?= .breakeven
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model browser run demo test test-fast verify test-vllm bench docs lint format types layers check
+.PHONY: help setup model browser charts run demo test test-fast verify test-vllm bench docs lint format types layers check
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,11 @@ model: $(STAMP)
 
 browser: $(STAMP) ## Find or install a Chromium for the browser tests
 	$(BIN)/python -m tests.browser
+
+VENDOR := gateway/ops/static/vendor
+charts: ## Renew the chart library that the page serves, from the npm package pinned there
+	cd $(VENDOR) && npm ci --ignore-scripts --no-audit --no-fund && cp node_modules/uplot/dist/uPlot.iife.min.js uPlot.js
+	cd $(VENDOR) && cp node_modules/uplot/dist/uPlot.min.css uPlot.css && cp node_modules/uplot/LICENSE . && rm -r node_modules
 
 run: setup ## Serve on http://127.0.0.1:8000 with embedded Redis, SQLite and model
 	$(BIN)/breakeven serve

@@ -28,22 +28,26 @@ Keys = Given[Access]
 Live = Given[LiveReports]
 Since = FromQuery[str]
 _POLICY = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'"
-_HEADERS = {
+HEADERS = {
     "content-security-policy": f"{_POLICY}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
 }
 _STATIC = {
-    "ops.css": "text/css",
-    "ops.js": "text/javascript",
-    "icon.svg": "image/svg+xml",
+    "ops.css": ("ops.css", "text/css"),
+    "ops.js": ("ops.js", "text/javascript"),
+    "charts.js": ("charts.js", "text/javascript"),
+    "uPlot.js": ("vendor/uPlot.js", "text/javascript"),
+    "uPlot.css": ("vendor/uPlot.css", "text/css"),
+    "icon.svg": ("icon.svg", "image/svg+xml"),
 }
-_STANDALONE = {**_HEADERS, "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:"}
+"""Name in the address, file, type."""
+_STANDALONE = {**HEADERS, "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:"}
 
 
 _REPORTS = {
-    **_HEADERS,
+    **HEADERS,
     "content-security-policy": "default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self'",
 }
 """Plots carry their style with them; there is no script on this page."""
@@ -87,26 +91,32 @@ class OpsController(Controller):
         """Show the page, rendered."""
         require_operator(access, request)
         report = await ops.report(parse_window(since))
-        return Response(render.to_page(report), headers=_HEADERS)
+        return Response(render.to_page(report), headers=HEADERS)
 
     @get("/events")
     async def events(self, request: Req, access: Keys, ops: Live, since: Since = "1h") -> Stream:
         """Send the page's changing part whenever it changes."""
         require_operator(access, request)
         events = ops.events(parse_window(since), request.app.state.get("draining", bool))
-        return Stream(events, media_type="text/event-stream", headers={**_HEADERS, "x-accel-buffering": "no"})
+        return Stream(events, media_type="text/event-stream", headers={**HEADERS, "x-accel-buffering": "no"})
+
+    @get("/series.json", media_type="application/json")
+    async def series(self, request: Req, access: Keys, ops: Live, since: Since = "1h") -> Response[bytes]:
+        """Return the charts of a window."""
+        require_operator(access, request)
+        return Response(await ops.series(parse_window(since)), headers=HEADERS)
 
     @get("/report.json", media_type="application/json")
     async def json(self, request: Req, access: Keys, ops: Live, since: Since = "7d") -> Response[bytes]:
         """Return the report for scripts."""
         require_operator(access, request)
-        return Response(render.to_json(await ops.study(parse_window(since))), headers=_HEADERS)
+        return Response(render.to_json(await ops.study(parse_window(since))), headers=HEADERS)
 
     @get("/report.csv", media_type="text/csv")
     async def csv(self, request: Req, access: Keys, ops: Live, since: Since = "7d") -> Response[str]:
         """Return the report for a spreadsheet."""
         require_operator(access, request)
-        return Response(render.to_csv(await ops.study(parse_window(since))), headers=_HEADERS)
+        return Response(render.to_csv(await ops.study(parse_window(since))), headers=HEADERS)
 
     @get("/report.html", media_type="text/html")
     async def html(self, request: Req, access: Keys, ops: Live, since: Since = "7d") -> Response[str]:
@@ -124,13 +134,13 @@ class OpsController(Controller):
         if report.study is None:
             raise StoreUnavailable(report.source)
         named = {"content-disposition": f'attachment; filename="breakeven-{window_name(report.since_s)}.pdf"'}
-        return Response(await asyncio.to_thread(render.to_pdf, report), headers={**_HEADERS, **named})
+        return Response(await asyncio.to_thread(render.to_pdf, report), headers={**HEADERS, **named})
 
     @get("/report.txt", media_type="text/plain")
     async def text(self, request: Req, access: Keys, ops: Live, since: Since = "7d") -> Response[str]:
         """Return the report for a mail."""
         require_operator(access, request)
-        return Response(render.to_text(await ops.study(parse_window(since))), headers=_HEADERS)
+        return Response(render.to_text(await ops.study(parse_window(since))), headers=HEADERS)
 
     @get("/reports", media_type="text/html")
     async def reports(self, request: Req, access: Keys, ops: Live, since: Since = "7d") -> Response[str]:
@@ -145,5 +155,6 @@ class OpsController(Controller):
         """Return one of the page's own files; there is nothing secret in them."""
         if name not in _STATIC:
             raise NotFound(f"no such file: {name}")
-        headers = {**_HEADERS, "cache-control": "max-age=300"}
-        return Response(render.static_file(name), media_type=_STATIC[name], headers=headers)
+        path, kind = _STATIC[name]
+        headers = {**HEADERS, "cache-control": "max-age=300"}
+        return Response(render.static_file(path), media_type=kind, headers=headers)

@@ -23,6 +23,7 @@ from gateway.api.incoming import RequestIds, with_request_id
 from gateway.api.keys import KeysController
 from gateway.api.models import ModelsController
 from gateway.api.ops import OpsController
+from gateway.api.ops_pages import OpsPagesController
 from gateway.api.policy import PolicyController
 from gateway.db import Database
 from gateway.ops.collect import OpsReader
@@ -92,6 +93,7 @@ def make_litestar(wiring: Wiring) -> Litestar:
         ClassifyController,
         KeysController,
         OpsController,
+        OpsPagesController,
         PolicyController,
     ]
     app = GatewayApp(

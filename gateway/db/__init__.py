@@ -3,6 +3,7 @@
 from gateway.db.audits import AuditResult, AuditSums
 from gateway.db.database import Database
 from gateway.db.evidence import Evidence, Query, Stratum, Tail
+from gateway.db.explorer import Found
 from gateway.db.keys import ROLES, StoredKey, key_id_of, new_key
 from gateway.db.log import StoredPolicy, Switch
 from gateway.db.policies import Activation
@@ -22,6 +23,7 @@ __all__ = [
     "Database",
     "Erased",
     "Evidence",
+    "Found",
     "Query",
     "Replay",
     "StoredKey",

@@ -22,6 +22,7 @@ from gateway.db import maintenance, queries, rollups
 from gateway.db.audits import Audits
 from gateway.db.engine import open_engine, parse_url, transaction
 from gateway.db.evidence import EvidenceReads
+from gateway.db.explorer import Explorer
 from gateway.db.keys import StoredKey
 from gateway.db.log import SwitchLog
 from gateway.db.migrate import pending, upgrade
@@ -38,7 +39,7 @@ KEEP_REQUESTS_DAYS = 30
 _KNOWN_CELLS = 50_000
 
 
-class Database(SwitchLog, PolicyVersions, Replays, StoredTexts, Audits, EvidenceReads, Subjects):
+class Database(SwitchLog, PolicyVersions, Replays, StoredTexts, Audits, EvidenceReads, Subjects, Explorer):
     """Opens nothing before first use; one per process."""
 
     def __init__(self, url: str, *, timeout_s: float = 5.0) -> None:

@@ -14,9 +14,11 @@ from typing import Any
 from gateway.bands import load_band
 from gateway.db import CellActivity, Database, Switch, TaskSummary
 from gateway.errors import StoreUnavailable
+from gateway.ops.arms import arm_figures
 from gateway.ops.costs import costed_by_task
 from gateway.ops.figures import add_paths, application_figures, path_figures, task_figures
 from gateway.ops.model import Health, PathFigures, PathSums, Report, Switched, TaskFigures
+from gateway.ops.series import Series, series_of, step_minutes
 from gateway.ops.study import changes_of, study_of
 from gateway.routing import Snapshot, summarize
 from gateway.routing import TaskSummary as LiveTask
@@ -69,12 +71,18 @@ class OpsReader:
         report.health = _merged(health, self._health())
         return report
 
+    async def series(self, since_s: float) -> Series:
+        """Return the charts of the latest `since_s` seconds. Raises StoreUnavailable."""
+        now = self._clock()
+        return series_of(await self._database.task_series(now - since_s, step_minutes(since_s)), since_s, now)
+
     async def _read(self, report: Report, live: Mapping[str, LiveTask], study: bool) -> None:
         """Fill in everything that comes from the database. Raises StoreUnavailable."""
         database, since = self._database, report.generated_at - report.since_s
         summary = await database.task_summary(since)
         cells = await database.cell_activity(since)
         paths = sums_by_path(summary, cells)
+        report.arms = arm_figures(cells)
         report.tasks, report.totals, report.paths = figures_by_task(paths)
         logged = await database.switches(0.0, limit=1000) if self._snapshot is None else []
         for task in report.tasks:

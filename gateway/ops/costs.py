@@ -8,7 +8,7 @@ the T_plain that each request's decision expected from the backend's cost table.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -58,13 +58,19 @@ def plain_steps(cells: Iterable[CellActivity]) -> dict[Place, float]:
 
 def costed_by_task(cells: Iterable[CellActivity]) -> dict[str, Costed]:
     """Return the sums of each task's speculative requests beside what plain decoding would have taken."""
-    cells = list(cells)
-    known = plain_steps(cells)
     found: dict[str, Costed] = defaultdict(Costed)
-    for cell in cells:
-        if cell.key.k > 0 and (costed := _costed(cell.sums, nearest(known, cell.key))) is not None:
+    for cell, costed in costed_cells(cells):
+        if costed is not None:
             found[cell.key.task].add(costed)
     return dict(found)
+
+
+def costed_cells(cells: Iterable[CellActivity]) -> Iterator[tuple[CellActivity, Costed | None]]:
+    """Yield every cell beside what plain decoding would have taken; None for plain cells and where it is not known."""
+    cells = list(cells)
+    known = plain_steps(cells)
+    for cell in cells:
+        yield cell, _costed(cell.sums, nearest(known, cell.key)) if cell.key.k > 0 else None
 
 
 def _costed(sums: ActivitySums, plain_us: float | None) -> Costed | None:

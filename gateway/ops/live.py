@@ -10,6 +10,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from gateway.ops.collect import OpsReader
 from gateway.ops.model import Report
 from gateway.ops.render import clock_time, to_live
@@ -44,6 +46,8 @@ class LiveReports:
         self._locks: dict[float, asyncio.Lock] = {}
         self._studies: dict[float, tuple[float, Report]] = {}
         self._studying = asyncio.Lock()
+        self._series: dict[float, tuple[float, bytes]] = {}
+        self._drawing = asyncio.Lock()
 
     async def report(self, since_s: float) -> Report:
         """Return the report of a window: a second old, or older where it takes long to read."""
@@ -59,6 +63,18 @@ class LiveReports:
                 if len(self._studies) >= _WINDOWS_KEPT:
                     self._studies.clear()
                 self._studies[since_s] = made = (now + min(_COST * (now - began), _STALE_S), report)
+            return made[1]
+
+    async def series(self, since_s: float) -> bytes:
+        """Return the charts of a window as JSON, one for all viewers. Raises StoreUnavailable."""
+        async with self._drawing:
+            made, began = self._series.get(since_s), self._clock()
+            if made is None or began > made[0]:
+                packed = msgspec.json.encode(await self._reader.series(since_s))
+                now = self._clock()
+                if len(self._series) >= _WINDOWS_KEPT:
+                    self._series.clear()
+                self._series[since_s] = made = (now + min(max(5.0, _COST * (now - began)), _STALE_S), packed)
             return made[1]
 
     async def _get(self, since_s: float) -> _Made:

@@ -77,6 +77,23 @@ class PathFigures(msgspec.Struct):
     """Mean time from arrival to the request being sent upstream."""
 
 
+class ArmFigures(msgspec.Struct):
+    """One task in one speculative arm at one load band."""
+
+    task: str
+    arm: str
+    k: int
+    load: int
+    """Running sequences: 1, 2 (2-3), 4 (4-7), 8 (8-15), …"""
+    requests: int = 0
+    a: float | None = None
+    z: float | None = None
+    break_even: float | None = None
+    gain: float | None = None
+    gain_low: float | None = None
+    gain_high: float | None = None
+
+
 class ApplicationFigures(msgspec.Struct):
     """What one API key used."""
 
@@ -120,6 +137,8 @@ class Report(msgspec.Struct):
     tasks: list[TaskFigures]
     totals: TaskFigures
     paths: list[PathFigures] = msgspec.field(default_factory=list)
+    arms: list[ArmFigures] = msgspec.field(default_factory=list)
+    """By task, draft length and load band."""
     applications: list[ApplicationFigures] = msgspec.field(default_factory=list)
     """Busiest first."""
     health: list[Health] = msgspec.field(default_factory=list)

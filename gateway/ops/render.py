@@ -14,11 +14,13 @@ import msgspec
 
 from gateway.db import AuditSums
 from gateway.ops import study_text
-from gateway.ops.model import MIN_P99, Report, Switched, TaskFigures
+from gateway.ops.model import MIN_P99, ArmFigures, Report, Switched, TaskFigures
 from gateway.ops.study_model import Gain
 from gateway.ops.window import WINDOWS, window_name
 
 DASH = "–"
+ERROR_BUDGET = 0.005
+"""As in the alerts: 99.5 % of the requests are to be answered."""
 _OVERALL = {"win": "Speculation pays on all tasks together", "lose": "Speculation loses on all tasks together"}
 
 
@@ -31,7 +33,7 @@ class Bar:
     verdict: str
 
 
-def verdict(task: TaskFigures) -> str:
+def verdict(task: TaskFigures | ArmFigures) -> str:
     """Return `win`, `lose`, `level` (an interval that holds 1, or none yet) or nothing where no gain is known."""
     if task.gain is None:
         return ""
@@ -40,8 +42,19 @@ def verdict(task: TaskFigures) -> str:
     return "win" if task.gain_low > 1 else "lose" if task.gain_high < 1 else "level"
 
 
-def bar(task: TaskFigures) -> Bar | None:
-    """Return the break-even bar of a task, None where a or the break-even length is unknown."""
+def budget_left(report: Report) -> float | None:
+    """Return the share of the error budget that is left, at least 0: 0.5 % of the requests may fail."""
+    allowed = ERROR_BUDGET * report.totals.requests
+    return max(0.0, 1 - report.totals.errors / allowed) if allowed else None
+
+
+def band_name(load: int) -> str:
+    """Return a load band as `1` or `4–7`."""
+    return str(load) if load <= 1 else f"{load}–{2 * load - 1}"
+
+
+def bar(task: TaskFigures | ArmFigures) -> Bar | None:
+    """Return the break-even bar of a task or arm, None where a or the break-even length is unknown."""
     if task.a is None or task.break_even is None:
         return None
     scale = 92 / max(task.a, task.break_even, 1e-9)
@@ -93,7 +106,7 @@ def both(plain: float | None, spec: float | None) -> str:
     return DASH if plain is None and spec is None else f"{milliseconds(plain)} → {milliseconds(spec)}"
 
 
-def interval(task: TaskFigures) -> str:
+def interval(task: TaskFigures | ArmFigures) -> str:
     """Return the gain's 95 % interval, or nothing."""
     if task.gain_low is None or task.gain_high is None:
         return ""
@@ -111,7 +124,8 @@ def clock_time(at: float) -> str:
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """Return the templates' environment, everything escaped."""
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader(
             [jinja2.PackageLoader("gateway.ops"), jinja2.PackageLoader("gateway.ops", "static")]
@@ -132,19 +146,21 @@ def _environment() -> jinja2.Environment:
         "bar": bar,
         "verdict": verdict,
         "seconds": study_text.seconds,
+        "budget": budget_left,
+        "band": band_name,
     }
     return environment
 
 
 @cache
 def static_file(name: str) -> bytes:
-    """Return a file of the page (`ops.css`, `ops.js`, `icon.svg`). Raises FileNotFoundError."""
+    """Return a file of the page, as `vendor/uPlot.js`. Raises FileNotFoundError."""
     return resources.files("gateway.ops").joinpath("static", name).read_bytes()
 
 
 def to_live(report: Report) -> str:
     """Return the part of the page that changes."""
-    return _environment().get_template("live.html").render(report=report, headline=headline(report))
+    return environment().get_template("live.html").render(report=report, headline=headline(report))
 
 
 def to_page(report: Report, *, standalone: bool = False, reports: bool = False) -> str:
@@ -158,14 +174,14 @@ def to_page(report: Report, *, standalone: bool = False, reports: bool = False) 
 
         drawings = [(caption, plots.to_svg(drawing)) for caption, drawing in plots.plots(report.study)]
     return (
-        _environment()
+        environment()
         .get_template("ops.html")
         .render(
             report=report,
             headline=headline(report),
             standalone=standalone,
             study=report.study,
-            reports=reports,
+            here="reports" if reports else "live",
             drawings=drawings,
             windows=WINDOWS,
             since=window_name(report.since_s),

@@ -134,6 +134,36 @@ def test_it_shows_what_was_sent_and_what_was_decided(watch, served, sent, tmp_pa
     assert (tmp_path / "ops.png").stat().st_size > 20_000
 
 
+def test_charts_show_what_was_sent_and_say_it_as_tables(watch, sent):
+    page = watch(viewport={"width": 1280, "height": 900})
+    page.wait_for_function("document.getElementById('charts').dataset.drawn >= 1")
+    charts = {figure.get_attribute("data-chart") for figure in page.locator("#charts figure").all()}
+    assert charts == {"requests", "tokens", "tpot", "ttft", "a", "z"}
+    assert page.locator("#charts canvas").count() == 6
+    page.locator('[data-chart="requests"] summary').click()
+    cells = page.locator('[data-chart="requests"] tbody td').all_inner_texts()
+    per_second = sum(float(cell) for cell in cells if cell != "–")
+    assert 60 * per_second == pytest.approx(sum(sent.values()), rel=0.02)
+
+
+def test_the_other_pages_and_their_way_back(watch, served, sent):
+    page = watch(viewport={"width": 360, "height": 740}, is_mobile=True)
+    for name, heading in (("reports", "What speculation gained"), ("policies", "Policy versions"), ("keys", "Keys")):
+        page.get_by_role("navigation", name="Pages").get_by_role("link", name=name, exact=True).click()
+        page.wait_for_url(f"**/ops/{name}*")
+        assert heading in page.inner_text("body")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.goto(f"{served.url}/ops/requests")
+    first = page.locator("tbody th a").first
+    wanted = first.inner_text()
+    first.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/ops/requests?id=*")
+    assert page.locator("[data-request]").get_attribute("data-request") == wanted
+    assert page.locator('[data-field="status"]').inner_text() == "200"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
 def test_it_is_live(watch, served):
     page = watch()
     page.wait_for_function("document.getElementById('live-state').textContent.startsWith('live')")
@@ -167,10 +197,10 @@ def test_everything_can_be_reached_by_keyboard_and_is_named(watch):
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     reached = set()
-    for _ in range(20):
+    for _ in range(60):
         page.keyboard.press("Tab")
         reached.add(page.evaluate("document.activeElement.textContent.trim()"))
-    assert {"15m", "1h", "7d", "90d", "JSON", "CSV"} <= reached
+    assert {"15m", "1h", "7d", "90d", "reports", "requests", "policies", "keys", "JSON", "CSV", "PDF"} <= reached
     assert page.locator("h1").count() == 1
     for table in page.locator("table").all():
         assert table.locator("caption").count() or table.get_attribute("aria-labelledby")
