@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 ENGINE_OPTIONS = {
     "model": "BREAKEVEN_MODEL",
     "draft_model": "BREAKEVEN_DRAFT_MODEL",
+    "draft_head": "BREAKEVEN_DRAFT_HEAD",
     "models_dir": "BREAKEVEN_MODELS_DIR",
     "dtype": "BREAKEVEN_DTYPE",
     "device": "BREAKEVEN_DEVICE",
@@ -38,6 +39,7 @@ ENGINE_OPTIONS = {
 @click.option("--policy", "path", type=click.Path(path_type=Path, dir_okay=False), help="Policy file.")
 @click.option("--model", help="Target model: built-in name, local folder or hub id (BREAKEVEN_MODEL).")
 @click.option("--draft-model", help="Draft model (BREAKEVEN_DRAFT_MODEL; default none).")
+@click.option("--draft-head", help="Feature-fed head: a file, auto or none (BREAKEVEN_DRAFT_HEAD; default auto).")
 @click.option("--models-dir", type=click.Path(path_type=Path, file_okay=False), help="Where fetched models are kept.")
 @click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16"]), help="Precision (BREAKEVEN_DTYPE).")
 @click.option("--device", help="auto, cpu, cuda, … (BREAKEVEN_DEVICE).")

@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from engine.attention import RowInput
 from engine.config import EngineConfig
 from engine.cost_fit import write_costs
@@ -68,7 +70,7 @@ class EngineCore:
         profile = config.synthetic_acceptance
         self._sampler = Sampler() if profile is None else SyntheticSampler(AcceptanceProfile.load(profile))
         self._costs = CostModel()
-        self._costs_path = _costs_path(model, config, draft)
+        self._costs_path = _costs_path(model, config, draft, self._proposals.head)
         if config.profile:
             self._costs.load(self._costs_path)
         self._intake = Intake(model, config, self._costs, methods=self._proposals.methods, kv_tokens=self._memory.total)
@@ -85,6 +87,11 @@ class EngineCore:
     def methods(self) -> list[str]:
         """Speculation methods that a request may ask for."""
         return self._proposals.methods
+
+    @property
+    def head(self) -> str | None:
+        """What the feature-fed head in use is called, with its hash; None without one."""
+        return self._proposals.head
 
     @property
     def synthetic(self) -> bool:
@@ -212,7 +219,7 @@ class EngineCore:
                 owners.append(sequence)
         logits = self._runner.forward(rows)
         if self._runner.features is not None:
-            parts = self._runner.features.split([len(row.tokens) for row in rows])
+            parts = torch.split(self._runner.features, [len(row.tokens) for row in rows])
             for observer in self._observers:
                 observer(list(zip(owners, parts, strict=True)))
         return self._sampler.verify(logits, [(run.sampler, draft) for run, draft in drafts])
@@ -278,10 +285,9 @@ class EngineCore:
         return output
 
 
-def _costs_path(model: LoadedModel, config: EngineConfig, draft: LoadedModel | None) -> Path:
+def _costs_path(model: LoadedModel, config: EngineConfig, draft: LoadedModel | None, head: str | None) -> Path:
     facts = (model.name, model.dtype, model.device, config.num_threads, config.max_batch, config.max_k)
-    drafts = [draft.name] if draft is not None else []
-    drafts += [Path(config.draft_head).stem] if config.draft_head else []
+    drafts = [name for name in (draft.name if draft is not None else None, head) if name is not None]
     return cache_path(models_dir(config.models_dir), *facts, "+".join(drafts))
 
 

@@ -117,7 +117,7 @@ class EngineInfo(msgspec.Struct):
     """Methods that this process can serve now (draft_model only with a draft loaded)."""
     max_k: int
     epoch: str
-    """Changes with every process start, engine version and draft: statistics never mix epochs."""
+    """`<kind>.<start>`. Changes with every process start, engine version and draft: statistics never mix epochs."""
     version: str
     dtype: str
     device: str

@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--work", "works", required=True, multiple=True, type=FOLDER, help="Generated data; repeatable.")
 @click.option("--out", required=True, type=FOLDER, help="Where the draft and the checkpoint are written.")
-@click.option("--begin-with", type=click.Path(dir_okay=False, path_type=Path), help="A head to train further.")
+@click.option("--begin-with", type=click.Path(dir_okay=False, path_type=Path), help="A draft to train further.")
+@click.option(
+    "--kind",
+    type=click.Choice(["eagle", "standalone"]),
+    default="eagle",
+    show_default=True,
+    help="A head that reads the target's hidden states, or a draft model of its own.",
+)
+@click.option("--layers", default=1, show_default=True, type=click.IntRange(1), help="Of a standalone draft.")
 @click.option("--epochs", default=8, show_default=True, type=click.IntRange(1))
 @click.option("--batch-tokens", default=1024, show_default=True, type=click.IntRange(64), help="Positions in a step.")
 @click.option("--lr", default=5e-4, show_default=True, type=click.FloatRange(0, 1, min_open=True), help="At its peak.")
@@ -42,12 +50,12 @@ def train(
     judge_every: int,
     **options: Any,  # noqa: ANN401 - Settings and EngineConfig
 ) -> None:
-    """Train a feature-fed draft head (method eagle) on what `distill generate` has kept.
+    """Train a draft on what `distill generate` has kept.
 
-    The target does not run. Ctrl-C keeps a checkpoint; the same command goes on from it. The weights that did best on
-    held-out answers are in --out/eagle.safetensors.
+    The target does not run. Ctrl-C keeps a checkpoint; the same command goes on from it. What did best on held-out
+    answers is in --out: eagle.safetensors, a head for method eagle, or draft.safetensors, to be exported.
     """
-    names = ("epochs", "batch_tokens", "lr", "unroll", "vocab", "hard", "seed")
+    names = ("kind", "layers", "epochs", "batch_tokens", "lr", "unroll", "vocab", "hard", "seed")
     chosen = {name: options.pop(name) for name in names}
     config = engine_config(**options)
     from engine.distill.train import Settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -32,7 +33,7 @@ class HeadJudge:
         said = text.tokens[entry.prompt :]
         # a state at position t drafts token t + 2: of output token i ≥ 1 it is position prompt + i − 2
         first = entry.prompt - 1
-        steps = self._head.steps(text.tokens[None, 1:-1], text.features[None, :-1], self._depth)
+        steps = self._head.unrolled(text.tokens[None, 1:-1], text.features[None, :-1], self._depth)
         rows = [[-1.0, *self._one(logits[0, first:], text, said[1:]).tolist()] for logits in steps]
         return Chances(entry.task, entry.prompt, entry.total - entry.prompt, _by_start(rows))
 
@@ -100,11 +101,13 @@ def target_log_probs(text: Text, target: LoadedModel) -> torch.Tensor:
     """Log-probabilities [answer] of an answer's tokens under the target, at the answer's temperature."""
     entry = text.entry
     width = target.model.config.get_text_config().hidden_size
-    norm, head = target.model.get_decoder().norm, target.model.get_output_embeddings()
+    model: Any = target.model
+    norm, head = model.get_decoder().norm, model.get_output_embeddings()
     states = text.features[entry.prompt - 1 :, -width:].to(target.device, target.dtype)
     logits = head(norm(states)).float().cpu() / max(entry.temperature, 1e-6)
     said = text.tokens[entry.prompt :].unsqueeze(-1)
-    return functional.log_softmax(logits, -1).gather(-1, said).squeeze(-1)
+    chances: torch.Tensor = functional.log_softmax(logits, -1).gather(-1, said).squeeze(-1)
+    return chances
 
 
 def _by_start(rows: Sequence[Sequence[float]]) -> list[list[float]]:

@@ -8,19 +8,42 @@ does (EAGLE-3's training-time test, arXiv 2503.01840). The output matrix is the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from engine.distill.lessons import Batch
 from engine.models import LoadedModel
-from engine.spec_decode.head_file import HeadFile, HeadShape
+from engine.spec_decode.head_file import HeadFile, HeadShape, write_head
 
 _NAMES = ("query", "key", "value", "out", "gate", "up", "down")
 
 
 class FeatureHead(nn.Module):
     """Trainable weights; embedding and output matrix are the target's and stay as they are."""
+
+    fuse: nn.Linear
+    join: nn.Linear
+    query: nn.Linear
+    key: nn.Linear
+    value: nn.Linear
+    out: nn.Linear
+    gate: nn.Linear
+    up: nn.Linear
+    down: nn.Linear
+    feature_norm: nn.Parameter
+    token_norm: nn.Parameter
+    state_norm: nn.Parameter
+    attention_norm: nn.Parameter
+    inner_norm: nn.Parameter
+    last_norm: nn.Parameter
+    vocab: torch.Tensor
+    _embedding: torch.Tensor
+    _output: torch.Tensor
+    _frequencies: torch.Tensor
 
     def __init__(self, shape: HeadShape, embedding: torch.Tensor, output: torch.Tensor, vocab: torch.Tensor) -> None:
         """`embedding` [tokens, width] and `output` [tokens, width] are the target's, `vocab` the ids in use."""
@@ -41,11 +64,12 @@ class FeatureHead(nn.Module):
 
     def begin_as(self, target: LoadedModel) -> None:
         """Start from the target's last layer and norm; the fused state starts as the last layer's output."""
-        decoder = target.model.get_decoder()
+        model: Any = target.model
+        decoder = model.get_decoder()
         layer = decoder.layers[-1]
         attention, mlp = layer.self_attn, layer.mlp
-        modules = (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
-        modules += (mlp.gate_proj, mlp.up_proj, mlp.down_proj)
+        modules = [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj]
+        modules += [mlp.gate_proj, mlp.up_proj, mlp.down_proj]
         width = self.shape.width
         with torch.no_grad():
             for name, module in zip(_NAMES, modules, strict=True):
@@ -71,7 +95,9 @@ class FeatureHead(nn.Module):
         cross = torch.zeros(size, width)
         seen = 0
         for tokens, features in texts:
-            states = functional.rms_norm(features.float().unflatten(-1, (taps, width)), (width,), eps=self.shape.eps)
+            states = functional.rms_norm(
+                features.float().view(len(features), taps, width), (width,), eps=self.shape.eps
+            )
             token = self._norm(functional.embedding(tokens[1:-1], self._embedding), self.token_norm)
             given = torch.cat((states[:-1].flatten(1), token), dim=-1)
             gram.addmm_(given.T, given)
@@ -93,7 +119,12 @@ class FeatureHead(nn.Module):
         self.out.weight.zero_()
         self.down.weight.zero_()
 
-    def steps(self, tokens: torch.Tensor, features: torch.Tensor, count: int) -> Iterator[torch.Tensor]:
+    def steps(self, batch: Batch, count: int) -> Iterator[torch.Tensor]:
+        """Yield the logits of every step of drafting over a batch; see `unrolled`."""
+        device = self._output.device
+        yield from self.unrolled(batch.tokens.to(device), batch.features.to(device), count)
+
+    def unrolled(self, tokens: torch.Tensor, features: torch.Tensor, count: int) -> Iterator[torch.Tensor]:
         """Yield the logits [rows, length, vocab] of 1, 2, …, `count` steps of drafting, at every position at once.
 
         `tokens` [rows, length] are those that follow the positions of `features` [rows, length, taps · width]. What
@@ -114,7 +145,7 @@ class FeatureHead(nn.Module):
 
     def fused(self, features: torch.Tensor) -> torch.Tensor:
         """The target's hidden states [..., taps · width] as one state [..., width]."""
-        taps = features.float().unflatten(-1, (len(self.shape.taps), self.shape.width))
+        taps = features.float().view(*features.shape[:-1], len(self.shape.taps), self.shape.width)
         normed = functional.rms_norm(taps, (self.shape.width,), eps=self.shape.eps)
         fused: torch.Tensor = self.fuse(normed.flatten(-2) * self.feature_norm)
         return fused
@@ -135,14 +166,16 @@ class FeatureHead(nn.Module):
         past.append((key, value))
         x = x + self.out(_attend(query, past).transpose(1, 2).flatten(-2))
         normed = self._norm(x, self.inner_norm)
-        return x + self.down(functional.silu(self.gate(normed)) * self.up(normed))
+        grown: torch.Tensor = self.down(functional.silu(self.gate(normed)) * self.up(normed))
+        total: torch.Tensor = x + grown
+        return total
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return functional.rms_norm(x, (self.shape.width,), weight, self.shape.eps)
 
     def _split(self, x: torch.Tensor) -> torch.Tensor:
         """[rows, length, heads · dim] → [rows, heads, length, dim]."""
-        return x.unflatten(-1, (-1, self.shape.head_dim)).transpose(1, 2)
+        return x.view(*x.shape[:-1], -1, self.shape.head_dim).transpose(1, 2)
 
     def _turn(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         angles = torch.outer(torch.arange(length, device=self._frequencies.device).float(), self._frequencies)
@@ -151,11 +184,17 @@ class FeatureHead(nn.Module):
     @classmethod
     def of_file(cls, head: HeadFile, target: LoadedModel) -> FeatureHead:
         """A head as read, to be judged or trained on."""
-        embedding = target.model.get_input_embeddings().weight.detach()
-        output = target.model.get_output_embeddings().weight.detach()
-        made = cls(head.shape, embedding, output, head.weights["vocab"].long())
+        made = cls(head.shape, *matrices(target), head.weights["vocab"].long())
         made.load_state_dict({name: tensor for name, tensor in head.weights.items() if name != "vocab"}, strict=False)
         return made.to(target.device)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """What training changes, by name."""
+        return dict(self.named_parameters())
+
+    def write(self, path: Path) -> None:
+        """Write the head."""
+        write_head(path, self.as_file())
 
     def as_file(self) -> HeadFile:
         """The weights as they are written."""
@@ -190,6 +229,12 @@ def _attend(query: torch.Tensor, past: list[tuple[torch.Tensor, torch.Tensor]]) 
 def _shift(x: torch.Tensor, by: int) -> torch.Tensor:
     """Move [rows, heads, length, dim] `by` positions later."""
     return functional.pad(x[..., : x.shape[-2] - by, :], (0, 0, by, 0)) if by else x
+
+
+def matrices(target: LoadedModel) -> tuple[torch.Tensor, torch.Tensor]:
+    """The target's embedding and output matrix [tokens, width]."""
+    model: Any = target.model
+    return model.get_input_embeddings().weight.detach(), model.get_output_embeddings().weight.detach()
 
 
 def shape_of(target: LoadedModel, taps: tuple[int, ...], vocab: int) -> HeadShape:

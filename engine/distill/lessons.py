@@ -20,6 +20,8 @@ from engine.errors import DistillError
 class Batch:
     """Several texts side by side [rows, length]; what lies behind a text's end, and prompts, have weight 0."""
 
+    first: torch.Tensor
+    """[rows]: the token at the first position."""
     tokens: torch.Tensor
     """The token after each position."""
     features: torch.Tensor
@@ -107,6 +109,7 @@ def _batch(group: Sequence[Text], places: torch.Tensor, width: int) -> Batch:
         gap = length - count
         weight = torch.ones(count)
         weight[: max(0, item.entry.prompt - 2)] = 0.0
+        rows["first"].append(item.tokens[0])
         rows["tokens"].append(functional.pad(item.tokens[1:-1], (0, gap)))
         rows["features"].append(functional.pad(item.features[:-1], (0, 0, 0, gap)))
         rows["ahead"].append(functional.pad(item.features[1:, -width:], (0, 0, 0, gap)))

@@ -9,30 +9,35 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn import functional
 
 from engine.distill.corpus import Corpus
-from engine.distill.head import FeatureHead, shape_of
+from engine.distill.head import FeatureHead
+from engine.distill.learners import FILES, Kind, Learner, make_head, read_learner, restore
 from engine.distill.lessons import Batch, Batches, Lessons
+from engine.distill.standalone import StandaloneDraft
 from engine.errors import DistillError
 from engine.models import LoadedModel
-from engine.spec_decode.head_file import check_head, read_head, write_head
 
 SAVE_EVERY_S = 60.0
 JUDGE_DEPTH = 4
 """Draft length at which held-out acceptance is told while training."""
 _WARM_UP = 40
 _CLIP = 1.0
-_FIT = 60_000
-"""Positions for the linear start."""
+_JUDGED = 3
+"""Held-out answers of each task by which weights are chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How to train. A resumed run must have the same."""
 
+    kind: Kind
+    layers: int
+    """Of a standalone draft."""
     epochs: int
     batch_tokens: int
     lr: float
@@ -58,7 +63,7 @@ class Progress:
 
 
 class Trainer:
-    """One run in one folder: `checkpoint.pt` while it lasts, `eagle.safetensors` with the best weights so far."""
+    """One run in one folder: `checkpoint.pt` to go on from, and the draft (`FILES`) as it did best so far."""
 
     def __init__(
         self,
@@ -72,30 +77,18 @@ class Trainer:
         self._out = out
         self._settings = settings
         self._device, self._dtype = target.device, target.dtype
-        self._norm: torch.nn.Module = target.model.get_decoder().norm
+        model: Any = target.model
+        self._norm: torch.nn.Module = model.get_decoder().norm
         self._train = Lessons(corpora, "train")
         self._judge = Lessons(corpora, "held-out")
         torch.manual_seed(settings.seed)
         saved = self._saved()
-        first = read_head(begin_with) if begin_with is not None and not saved else None
-        if first is not None:
-            check_head(first, target, str(begin_with))
-            vocab = first.weights["vocab"].long()
-        else:
-            vocab = saved["vocab"] if saved else self._train.vocabulary(settings.vocab, target.vocab_size)
+        vocab = saved["vocab"] if saved else self._train.vocabulary(settings.vocab, target.vocab_size)
+        self.draft = self._begin(target, corpora, vocab, begin_with, fresh=not saved)
         self.places = torch.full((target.vocab_size,), -1)
-        self.places[vocab] = torch.arange(len(vocab))
-        shape = shape_of(target, corpora[0].recipe.taps, len(vocab))
-        embedding = target.model.get_input_embeddings().weight.detach()
-        output = target.model.get_output_embeddings().weight.detach()
-        self.head = FeatureHead(shape, embedding, output, vocab).to(self._device)
-        self.head.begin_as(target)
-        if first is not None:
-            self.head.load_state_dict(first.weights, strict=False)
-        elif not saved:
-            order = random.Random(settings.seed).sample(self._train.items, len(self._train.items))  # noqa: S311
-            self.head.fit(((item.tokens, item.features) for item in order), _FIT)
-        self._optimizer = _optimizer(self.head, settings.lr)
+        self.places[self.draft.vocab.cpu()] = torch.arange(len(self.draft.vocab))
+        self._weights = list(self.draft.weights().values())
+        self._optimizer = _optimizer(self._weights, settings.lr)
         self._step = 0
         self.best = 0.0
         """Best tokens per round on held-out greedy answers so far."""
@@ -103,6 +96,22 @@ class Trainer:
         self._steps = sum(len(self._epoch(number)) for number in range(settings.epochs))
         if saved:
             self._restore(saved)
+
+    def _begin(
+        self,
+        target: LoadedModel,
+        corpora: Sequence[Corpus],
+        vocab: torch.Tensor,
+        begin_with: Path | None,
+        *,
+        fresh: bool,
+    ) -> FeatureHead | StandaloneDraft:
+        chosen = self._settings
+        if fresh and begin_with is not None:
+            return read_learner(chosen.kind, begin_with, target, vocab)
+        if chosen.kind == "standalone":
+            return StandaloneDraft(target, chosen.layers, vocab).to(target.device)
+        return make_head(target, self._train, corpora[0].recipe.taps, vocab, fit=fresh, seed=chosen.seed)
 
     @property
     def answer_tokens(self) -> int:
@@ -139,9 +148,9 @@ class Trainer:
         """Write the checkpoint. Raises DistillError where the disk refuses."""
         state = {
             "settings": asdict(self._settings),
-            "head": self.head.state_dict(),
+            "weights": self.draft.weights(),
             "optimizer": self._optimizer.state_dict(),
-            "vocab": self.head.vocab,
+            "vocab": self.draft.vocab,
             "step": self._step,
             "best": self.best,
             "texts": len(self._train.items),
@@ -153,24 +162,24 @@ class Trainer:
         except OSError as error:
             raise DistillError(f"{scratch}: cannot be written: {error.strerror}") from error
 
-    def _saved(self) -> dict[str, object] | None:
+    def _saved(self) -> dict[str, Any] | None:
         path = self._out / "checkpoint.pt"
         if not path.exists():
             return None
         try:
-            state: dict[str, object] = torch.load(path, map_location="cpu", weights_only=True)
-            there = Settings(**state["settings"])  # type: ignore[arg-type]
+            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+            there = Settings(**state["settings"])
         except Exception as error:
             raise DistillError(f"{path}: damaged ({error}); delete it to begin again") from error
         if there != self._settings or state["texts"] != len(self._train.items):
             raise DistillError(f"{path}: another run (other options or other data); give another --out, or delete it")
         return state
 
-    def _restore(self, saved: dict[str, object]) -> None:
-        self.head.load_state_dict(saved["head"])  # type: ignore[arg-type]
-        self._optimizer.load_state_dict(saved["optimizer"])  # type: ignore[arg-type]
-        self._step = int(saved["step"])  # type: ignore[call-overload]
-        self.best = float(saved["best"])  # type: ignore[arg-type]
+    def _restore(self, saved: dict[str, Any]) -> None:
+        restore(self.draft, saved["weights"])
+        self._optimizer.load_state_dict(saved["optimizer"])
+        self._step = int(saved["step"])
+        self.best = float(saved["best"])
 
     def _epoch(self, number: int) -> Batches:
         rng = random.Random(f"{self._settings.seed}/{number}")  # noqa: S311 - no secrets
@@ -197,7 +206,7 @@ class Trainer:
         weight = (batch.weight * (batch.said >= 0)).to(device)
         loss = torch.zeros((), device=device)
         agreed = 0.0
-        for number, logits in enumerate(self.head.steps(batch.tokens.to(device), batch.features.to(device), unroll)):
+        for number, logits in enumerate(self.draft.steps(batch, unroll)):
             losses = logits.logsumexp(-1) - (wanted * logits).sum(-1)
             used = weight.clone()
             used[:, :number] = 0.0
@@ -207,14 +216,14 @@ class Trainer:
                 agreed = float(hit.sum() / batch.weight.sum().clamp(min=1.0))
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self.head.parameters(), _CLIP)
+        torch.nn.utils.clip_grad_norm_(self._weights, _CLIP)
         self._optimizer.step()
         return float(loss.detach()), agreed
 
     @torch.no_grad()
     def _wanted(self, ahead: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """What the target says [rows, length, vocab] as probabilities to learn, and its most likely token."""
-        logits = self.head.output(self._norm(ahead.to(self._dtype)).float())
+        logits = self.draft.output(self._norm(ahead.to(self._dtype)).float())
         best = logits.argmax(-1)
         wanted = torch.softmax(logits, dim=-1).mul_(1.0 - self._settings.hard)
         share = torch.full_like(wanted[..., :1], self._settings.hard)
@@ -223,31 +232,32 @@ class Trainer:
 
     def _judge_now(self) -> None:
         """Judge on held-out greedy answers and keep the weights where they are the best so far."""
-        found = held_out(self.head, self._judge, self.places)
+        found = held_out(self.draft, self._judge, self.places)
         self._last_held_out = found["all"]
         if found["all"] > self.best:
             self.best = found["all"]
-            write_head(self._out / "eagle.safetensors", self.head.as_file())
+            self.draft.write(self._out / FILES[self._settings.kind])
 
 
-def _optimizer(head: FeatureHead, lr: float) -> torch.optim.AdamW:
-    matrices = [p for p in head.parameters() if p.dim() > 1]
-    vectors = [p for p in head.parameters() if p.dim() == 1]
+def _optimizer(weights: Sequence[torch.Tensor], lr: float) -> torch.optim.AdamW:
+    matrices = [weight for weight in weights if weight.dim() > 1]
+    vectors = [weight for weight in weights if weight.dim() == 1]
     groups = [{"params": matrices, "weight_decay": 0.02}, {"params": vectors, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95))
 
 
 @torch.inference_mode()
-def held_out(head: FeatureHead, lessons: Lessons, places: torch.Tensor) -> dict[str, float]:
+def held_out(draft: Learner, lessons: Lessons, places: torch.Tensor) -> dict[str, float]:
     """Tokens per round at k = 4 by task, and over `all`, were each position of the greedy answers a round's start."""
     emitted: dict[str, list[float]] = {}
-    greedy = [item for item in lessons.items if item.entry.temperature == 0]
-    for item in greedy:
+    for item in lessons.items:
+        if item.entry.temperature > 0 or len(emitted.get(item.entry.task, ())) >= _JUDGED:
+            continue
         batch = lessons.one(item, places)
-        said = batch.said.to(head.vocab.device)
+        said = batch.said.to(draft.vocab.device)
         chain: torch.Tensor | None = None
         total = 1.0
-        for number, logits in enumerate(head.steps(batch.tokens, batch.features, JUDGE_DEPTH)):
+        for number, logits in enumerate(draft.steps(batch, JUDGE_DEPTH)):
             hit = logits.argmax(-1) == said
             chain = hit if chain is None else functional.pad(chain[:, :-1], (1, 0)) & hit
             first = max(0, item.entry.prompt - 1) + number

@@ -54,8 +54,9 @@ class ServerContext:
 
     @property
     def epoch(self) -> str:
-        """A new one with every process start, version, model and draft."""
-        return self._hash(str(self.started), self.version, self.model, self.draft or "", self.dtype)
+        """A new one with every process start, version, model and draft; what stands before the dot outlives a start."""
+        kind = self._hash(self.version, self.model, self.draft or "", self.dtype)
+        return f"{kind}.{self._hash(str(self.started))}"
 
     def fingerprint(self, job: Job) -> str:
         """OpenAI's `system_fingerprint`: arm, draft and version."""

@@ -62,7 +62,7 @@ def make_context(
         tokenizer=ChatTokenizer(target),
         limits=Limits(window, target.vocab_size, tuple(core.methods), config.max_k),
         model=target.name,
-        draft=draft.name if draft is not None else None,
+        draft=" + ".join(filter(None, (draft.name if draft is not None else None, core.head))) or None,
         dtype=str(target.dtype).removeprefix("torch."),
         device=str(target.device),
         threads=config.num_threads,

@@ -84,7 +84,7 @@ class EagleProposer:
         if not wanted:
             return
         fused = self._layer.fuse(torch.cat([features for _, features in wanted]))
-        for (sequence, _), states in zip(wanted, fused.split([len(part) for _, part in wanted]), strict=True):
+        for (sequence, _), states in zip(wanted, torch.split(fused, [len(part) for _, part in wanted]), strict=True):
             position = sequence.row.length - len(states)
             read = self._rows.get(sequence.request_id)
             if read is None:
@@ -161,8 +161,8 @@ class EagleProposer:
             read.states, read.start = read.states[count - 1 :], begin + count - 1
             drafting.append((_Live(at, state, k, read.kv), RowInput(read.kv, tokens, 1), states))
         inputs = [row for _, row, _ in drafting] + [row for row, _ in reading]
-        states = [part for _, _, part in drafting] + [part for _, part in reading]
-        return [row for row, _, _ in drafting], inputs, torch.cat(states) if states else torch.empty(0)
+        kept = [part for _, _, part in drafting] + [part for _, part in reading]
+        return [row for row, _, _ in drafting], inputs, torch.cat(kept) if kept else torch.empty(0)
 
     def _choose(
         self, logits: torch.Tensor, rows: Sequence[tuple[SamplerState, list[int], list[torch.Tensor]]]

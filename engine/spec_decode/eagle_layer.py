@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -30,14 +31,15 @@ class EagleLayer:
         self.vocab = vocab
         """[proposable tokens]: ids in the target's vocabulary."""
         self.kv_shape = KVShape(1, shape.kv_heads, shape.head_dim, self._dtype, self._device)
-        self._embedding = target.model.get_input_embeddings().weight.detach()
+        model: Any = target.model
+        self._embedding: torch.Tensor = model.get_input_embeddings().weight.detach()
         with torch.inference_mode():
             self._fuse, self._join = (_linear(weights[f"{name}.weight"]) for name in ("fuse", "join"))
             self._qkv = _linear(*(weights[f"{name}.weight"] for name in ("query", "key", "value")))
             self._out = _linear(weights["out.weight"])
             self._gate_up = _linear(weights["gate.weight"], weights["up.weight"])
             self._down = _linear(weights["down.weight"])
-            self._head = _linear(target.model.get_output_embeddings().weight.detach()[vocab])
+            self._head = _linear(model.get_output_embeddings().weight.detach()[vocab])
         self._feature_norm = weights["feature_norm"]
         norms = ("token_norm", "state_norm", "attention_norm", "inner_norm", "last_norm")
         self._norms = {name: Norm(SimpleNamespace(weight=weights[name], variance_epsilon=shape.eps)) for name in norms}
@@ -47,7 +49,7 @@ class EagleLayer:
     @torch.inference_mode()
     def fuse(self, features: torch.Tensor) -> torch.Tensor:
         """The target's hidden states [tokens, taps · width] as states [tokens, width]."""
-        taps = features.unflatten(-1, (len(self._shape.taps), self._shape.width))
+        taps = features.view(len(features), len(self._shape.taps), self._shape.width)
         normed = functional.rms_norm(taps, (self._shape.width,), eps=self._shape.eps).flatten(1)
         return self._fuse(normed * self._feature_norm)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import torch
@@ -31,15 +32,16 @@ def _cut(draft: Draft, length: int) -> None:
         draft.probs = draft.probs[:length] if length else None
 
 
-def _eagle(config: EngineConfig, target: LoadedModel) -> EagleProposer | None:
+def _eagle(config: EngineConfig, target: LoadedModel) -> tuple[EagleProposer | None, str | None]:
     path = find_head(config.draft_head, target.name)
     if path is None:
-        return None
+        return None, None
     head = read_head(path)
     check_head(head, target, str(path))
     layer = EagleLayer(head, target)
     pool = KVPool(layer.kv_shape, config.kv_tokens)
-    return EagleProposer(layer, pool, vocab_size=target.vocab_size, chunk=max(512, config.prefill_chunk))
+    label = f"eagle-{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}"
+    return EagleProposer(layer, pool, vocab_size=target.vocab_size, chunk=max(512, config.prefill_chunk)), label
 
 
 class Proposals:
@@ -61,7 +63,8 @@ class Proposals:
                 max_len=draft.max_len,
                 chunk=config.prefill_chunk,
             )
-        self._eagle = _eagle(config, target)
+        self._eagle, self.head = _eagle(config, target)
+        """The feature-fed head, and its name and hash; None without one."""
         self.taps = () if self._eagle is None else self._eagle.taps
         """Layers of the target whose outputs `observe` is to be shown; none without a head."""
         if self._eagle is not None:

@@ -62,7 +62,7 @@ def test_the_engine_drafts_what_was_trained(target: LoadedModel, tmp_path: Path)
     features = features_of(target, TEXT)
     trained = random_head(target)
     with torch.inference_mode():
-        unrolled = list(trained.steps(torch.tensor([TEXT[1:]]), features[None, :-1], 4))
+        unrolled = list(trained.unrolled(torch.tensor([TEXT[1:]]), features[None, :-1], 4))
     layer = EagleLayer(read_head(Path(head_file(tmp_path, trained))), target)
     for base in (2, 6):
         row = KVPool(layer.kv_shape, 256).allocate(32)

@@ -1,0 +1,170 @@
+"""Making a draft: data, training that can be interrupted, and a judgement that the engine's own rounds confirm."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from engine.distill import standalone
+from engine.distill.acceptance import DraftJudge, HeadJudge, ngram_chances
+from engine.distill.corpus import Corpus, Text
+from engine.distill.generate import Generator, Wish, recipe_of
+from engine.distill.head import FeatureHead
+from engine.distill.rounds import Chances, figures, gain_of, hybrid, walk
+from engine.distill.train import Progress, Settings, Trainer
+from engine.errors import DistillError
+from engine.models import LoadedModel
+from engine.spec_decode.head_file import read_head
+from engine.spec_decode.ngram import MIN_N
+from tests.fixtures.core import generate, make_core, prompts, random_model, request, run
+from tests.fixtures.heads import features_of
+
+SETTINGS = Settings(kind="eagle", layers=1, epochs=2, batch_tokens=160, lr=1e-3, unroll=2, vocab=200, hard=0.5, seed=3)
+
+
+@pytest.fixture(scope="module")
+def target() -> LoadedModel:
+    return random_model("llama", seed=5)
+
+
+def wishes() -> list[Wish]:
+    texts = prompts(14, seed=3)
+    return [
+        Wish(f"p{at}", 0, "code" if at % 2 else "chat", "held-out" if at < 4 else "train", 0.0 if at % 3 else 0.8, text)
+        for at, text in enumerate(texts)
+    ]
+
+
+@pytest.fixture(scope="module")
+def corpus(target: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    made = Corpus(tmp_path_factory.mktemp("work"), recipe_of(target, max_tokens=20, seed=1))
+    Generator(target, made, batch=4).run(wishes(), lambda *_: None)
+    return made
+
+
+def texts_of(corpus: Corpus) -> Iterator[Text]:
+    return (text for path in corpus.shards() for text in Corpus.texts(path))
+
+
+def test_the_corpus_holds_what_the_target_says_and_computes(corpus: Corpus, target: LoadedModel) -> None:
+    found = list(texts_of(corpus))
+    assert len(found) == len(wishes())
+    for text in found:
+        tokens = text.tokens.tolist()
+        if text.entry.temperature == 0:
+            want = generate(target, tokens[: text.entry.prompt], 20)
+            assert tokens[text.entry.prompt :][: len(want)] == want
+        want_features = features_of(target, tokens[:-1], corpus.recipe.taps)
+        torch.testing.assert_close(text.features.float(), want_features, rtol=2e-2, atol=2e-2)
+
+
+def test_generation_goes_on_where_it_ended(corpus: Corpus, target: LoadedModel) -> None:
+    told: list[int] = []
+    Generator(target, corpus, batch=4).run(wishes(), lambda *counts: told.append(counts[0]))
+    assert told == []
+    with pytest.raises(DistillError, match="made with seed 1, this run has 2"):
+        Corpus(corpus.shards()[0].parent.parent, recipe_of(target, max_tokens=20, seed=2))
+
+
+def train(target: LoadedModel, corpus: Corpus, out: Path, *, pieces: bool) -> tuple[Trainer, list[Progress]]:
+    out.mkdir()
+    seen: list[Progress] = []
+    while True:
+        trainer = Trainer(target, [corpus], out, SETTINGS)
+        if trainer.run(seen.append, judge_every=3, limit_s=0.0 if pieces else 1e9):
+            return trainer, seen
+
+
+def test_an_interrupted_training_ends_as_an_uninterrupted_one(
+    corpus: Corpus, target: LoadedModel, tmp_path: Path
+) -> None:
+    whole, seen = train(target, corpus, tmp_path / "whole", pieces=False)
+    parts, _ = train(target, corpus, tmp_path / "parts", pieces=True)
+    for name, weight in whole.draft.weights().items():
+        torch.testing.assert_close(weight, parts.draft.weights()[name])
+    assert sum(one.loss for one in seen[-3:]) < sum(one.loss for one in seen[:3])
+    assert (tmp_path / "whole" / "eagle.safetensors").is_file()
+    with pytest.raises(DistillError, match="another run"):
+        Trainer(target, [corpus], tmp_path / "whole", replace(SETTINGS, lr=1e-4))
+
+
+def test_judged_rounds_are_the_engines_own(corpus: Corpus, target: LoadedModel, tmp_path: Path) -> None:
+    """Greedy held-out answers, decoded anew by the engine: the same rounds, accepted tokens and empty steps."""
+    trainer, _ = train(target, corpus, tmp_path / "run", pieces=False)
+    trainer.draft.write(tmp_path / "eagle.safetensors")
+    head = FeatureHead.of_file(read_head(tmp_path / "eagle.safetensors"), target)
+    judge = HeadJudge(head, target, 4)
+    greedy = [text for text in texts_of(corpus) if text.entry.temperature == 0]
+    chances = [judge.chances(text) for text in greedy]
+    lookups = [ngram_chances(text, 4, MIN_N) for text in greedy]
+    core = make_core(target, draft_head=str(tmp_path / "eagle.safetensors"), prefix_reuse=False)
+    for method, found in (("eagle", chances), ("ngram", lookups)):
+        expected = walk(found, 3, random.Random(0))
+        asked = [
+            request(
+                f"{method}{at}", text.tokens[: text.entry.prompt].tolist(), method=method, k=3, max_tokens=20,
+                ignore_eos=False,
+            )
+            for at, text in enumerate(greedy)
+        ]  # fmt: skip
+        metrics = [answer.metrics for answer in run(core, asked).values()]
+        own = [one.speculative_decoding for one in metrics]
+        assert expected.rounds == sum(one.num_spec_steps for one in own)
+        assert expected.emitted - expected.rounds == pytest.approx(
+            sum(one.num_accepted_draft_tokens for one in own), abs=4
+        )
+        assert expected.zero == sum(one.acceptance_histogram[0] for one in own)
+
+
+def test_figures_and_gain() -> None:
+    sure = Chances("code", 5, 9, [[-1.0] + [1.0] * 8, [-1.0] + [1.0] * 8])
+    found = figures(walk([sure], 2, random.Random(0)))
+    assert (found.a, found.z, found.acceptance) == (pytest.approx(8 / 3, abs=1e-3), 0.0, [1.0, 1.0])
+    assert gain_of(found, 0.5, 0.1) == pytest.approx(found.tokens_per_step / 1.6)
+    none = Chances("code", 5, 9, [[-1.0] * 9, [-1.0] * 9])
+    assert figures(walk([none], 2, random.Random(0))).undrafted_share == 1.0
+    assert hybrid(none, sure).accept == sure.accept
+    assert hybrid(sure, none).accept == sure.accept
+
+
+def test_a_standalone_draft_is_exported_whole(corpus: Corpus, target: LoadedModel, tmp_path: Path) -> None:
+    trainer = Trainer(target, [corpus], tmp_path, replace(SETTINGS, kind="standalone", epochs=1))
+    trainer.run(lambda _: None, judge_every=2)
+    path = tmp_path / "draft.safetensors"
+    assert path.stat().st_size < 60_000  # two bytes a weight of one layer; neither embedding nor output matrix
+    standalone.export(path, target, tmp_path / "model")
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
+    draft = replace(target, model=model, name="draft")
+    greedy = [text for text in texts_of(corpus) if text.entry.temperature == 0]
+    expected = walk([DraftJudge(draft, target, 3).chances(text) for text in greedy], 3, random.Random(0))
+    asked = [
+        request(str(at), text.tokens[: text.entry.prompt].tolist(), method="draft_model", k=3, max_tokens=20)
+        for at, text in enumerate(greedy)
+    ]
+    own = [one.metrics.speculative_decoding for one in run(make_core(target, draft), asked).values()]
+    assert expected.rounds == sum(one.num_spec_steps for one in own)
+    other = random_model("llama", hidden_size=64, head_dim=16)
+    with pytest.raises(DistillError, match="do not fit"):
+        standalone.read_standalone(path, other)
+
+
+def test_what_cannot_be_used_is_named(tmp_path: Path, target: LoadedModel, corpus: Corpus) -> None:
+    with pytest.raises(DistillError, match="expected data of `breakeven distill generate`"):
+        Corpus(tmp_path)
+    (tmp_path / "corpus.json").write_text("{}")
+    with pytest.raises(DistillError, match="not a file of this command"):
+        Corpus(tmp_path)
+    empty = Corpus(tmp_path / "empty", recipe_of(target, max_tokens=20, seed=1))
+    with pytest.raises(DistillError, match="no train texts yet"):
+        Trainer(target, [empty], tmp_path, SETTINGS)
+    save_file({"a": torch.ones(1)}, tmp_path / "x.safetensors")
+    with pytest.raises(DistillError, match="not a standalone draft"):
+        standalone.read_standalone(tmp_path / "x.safetensors", target)
