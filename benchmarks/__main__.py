@@ -2,7 +2,8 @@
 
 A benchmark is a module of this folder that prints one JSON object as its last line when run as
 `python -m benchmarks.NAME --json`. Each runs in a process of its own; what it printed is written to
-`benchmarks/results/NAME.json` with the machine, the commit and the load at the time.
+`benchmarks/results/NAME.json` with the machine, the commit and the load at the time. `--only` names cases of one
+benchmark that takes it; their figures replace the kept ones of those names, and `measured` says when each was taken.
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ def commit() -> str:
     return head + ("+" if changed else "")
 
 
-def run(name: str) -> bool:
-    """Run one benchmark, write its results, and say whether it succeeded."""
+def run(name: str, only: str | None = None) -> bool:
+    """Run one benchmark, or some cases of it, write its results, and say whether it succeeded."""
     print(f"== {name}", flush=True)
     before, began = os.getloadavg(), time.time()
-    command = [sys.executable, "-m", f"benchmarks.{name}", "--json"]
-    done = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.PIPE, text=True, check=False)
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *(("--only", only) if only else ())]
+    done = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.PIPE, text=True, check=False, env=_passive())
     lines = done.stdout.strip().splitlines()
     try:
         figures = json.loads(lines[-1]) if lines else None
@@ -74,20 +75,33 @@ def run(name: str) -> bool:
     if done.returncode or not isinstance(figures, dict):
         print(f"   failed with {done.returncode}; no results written", file=sys.stderr, flush=True)
         return False
-    kept = {
-        "name": name,
+    run_of = {
         "commit": commit(),
         "at": datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds"),
         "seconds": round(time.time() - began, 1),
         "load_average": {"before": round(before[0], 2), "after": round(os.getloadavg()[0], 2)},
-        "environment": environment(),
-        "figures": figures,
     }
+    kept = {"name": name, **run_of, "environment": environment(), "figures": figures}
+    if only:
+        kept = _merged(kept, run_of)
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     for figure, value in figures.items():
         print(f"   {figure:40} {value if not isinstance(value, dict | list) else json.dumps(value)[:100]}")
     return True
+
+
+def _passive() -> dict[str, str]:
+    """Our environment, with torch threads that sleep while they wait, as the engine's own command sets it."""
+    return {"OMP_WAIT_POLICY": "passive", **os.environ}
+
+
+def _merged(kept: dict[str, Any], run_of: dict[str, Any]) -> dict[str, Any]:
+    """Add the cases measured now to those kept, each with the run that it comes from."""
+    path = RESULTS / f"{kept['name']}.json"
+    known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    measured = known.get("measured", {}) | dict.fromkeys(kept["figures"], run_of)
+    return kept | {"figures": known.get("figures", {}) | kept["figures"], "measured": measured}
 
 
 def main() -> int:
@@ -98,10 +112,14 @@ def main() -> int:
         prog="python -m benchmarks", epilog=f"benchmarks:\n{listed}", formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="which ones (default: all)")
-    names = parser.parse_args().names or list(known)
+    parser.add_argument("--only", metavar="CASES", help="some cases of one benchmark, by commas (engine_speed)")
+    args = parser.parse_args()
+    names = args.names or list(known)
+    if args.only and len(args.names) != 1:
+        parser.error(f"--only: expected with the name of one benchmark, got {len(args.names)} names")
     if unknown := [name for name in names if name not in known]:
         parser.error(f"no benchmark {', '.join(unknown)}; expected one of {', '.join(known)}")
-    failed = [name for name in names if not run(name)]
+    failed = [name for name in names if not run(name, args.only)]
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
