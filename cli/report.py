@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import click
@@ -34,7 +35,7 @@ def report(data_dir: Path | None, database_url: str | None, since: str, form: st
         made = asyncio.run(_report(settings.database_url, window, form))
         if output is not None:
             output.write_bytes(made)
-        elif form == "pdf" and click.get_text_stream("stdout").isatty():
+        elif form == "pdf" and sys.stdout.isatty():
             raise click.UsageError("a PDF is no text for a terminal: name a file with --output")
         else:
             click.echo(made, nl=form == "json")

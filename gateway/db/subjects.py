@@ -135,4 +135,5 @@ def _is(model: type[Base], subject: Subject) -> ColumnElement[bool]:
 
 def _later(model: type[Base], at: Any, request_id: str) -> ColumnElement[bool]:  # noqa: ANN401  # as read
     columns = _table(model).c
-    return (columns.at > at) | ((columns.at == at) & (columns.request_id > request_id))
+    later: ColumnElement[bool] = (columns.at > at) | ((columns.at == at) & (columns.request_id > request_id))
+    return later
