@@ -39,7 +39,7 @@ class Relay:
     """State of one answer, streamed or not."""
 
     __slots__ = (
-        "_fingerprint", "_insert", "_keep_metrics", "_keep_usage", "_pending", "_tail", "_tap", "done", "error",
+        "_fingerprint", "_insert", "_keep_metrics", "_keep_usage", "_pending", "_tail", "_tap", "_whole", "done", "error",
         "events", "final", "finish_reason", "first_at", "itl", "last_at", "usage",
     )  # fmt: skip
 
@@ -62,6 +62,8 @@ class Relay:
         self.itl: list[float] = []
         self._tail: deque[bytes] = deque(maxlen=_TAIL_BLOCKS)
         self.usage: dict[str, Any] | None = None
+        self._whole: dict[str, Any] | None = None
+        """The answer where it was not streamed."""
 
     def feed(self, chunk: bytes, now: float) -> bytes:
         """Take bytes from upstream, return those to send now (possibly none)."""
@@ -98,7 +100,7 @@ class Relay:
         if not isinstance(payload, dict):
             raise ValueError("the answer is not a JSON object")
         self._note(payload)
-        self._tail.append(b"data: " + body)
+        self._whole = payload
         if self._tap is not None:
             self._tap.take(payload)
         if not self._keep_metrics:
@@ -108,6 +110,8 @@ class Relay:
 
     def payloads(self) -> list[dict[str, Any]]:
         """Return the last chunks, decoded; the whole answer where it was not streamed."""
+        if self._whole is not None:
+            return [self._whole]
         found = [_payload(event) for block in self._tail for event in block.split(b"\n\n")]
         return [payload for payload in found if payload is not None]
 

@@ -34,9 +34,14 @@ def loops(text: str) -> bool:
     A periodic text is periodic wherever it is cut, so that a last piece half said does not matter.
     """
     tail = text[-_TAIL:]
-    for period in range(1, len(tail) // 5 + 1):
+    size = len(tail)
+    at = size - 1
+    while at > 0 and (at := tail.rfind(tail[-1], 0, at)) >= 0:  # a period ends where the last character stood before
+        period = size - 1 - at
         span = max(5 * period, _MIN_SPAN)
-        if span <= len(tail) and tail[-span:-period] == tail[-span + period :]:
+        if span > size:
+            return False
+        if tail[-span:-period] == tail[-span + period :]:
             return bool(tail[-period:].strip())
     return False
 
