@@ -1,11 +1,12 @@
-"""Sends the same request over and over: by wrk where it is installed, else by raw asyncio connections.
+"""Sends the demo's 48 prompts over and over: by wrk where it is installed, else by raw asyncio connections.
 
-Used by `gateway_overhead`.
+Used by `gateway_overhead`. The text model has to classify all of them: no prompt brings a `response_format`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 import shutil
@@ -17,8 +18,14 @@ from pathlib import Path
 from statistics import median
 from urllib.parse import urlsplit
 
-PROMPT = "Write a Python function that reverses a string and explain it briefly."
-SCRIPT = 'wrk.method="POST"; wrk.headers["content-type"]="application/json"; wrk.body=[==[{body}]==]'
+from cli.demo.workload import load_prompts
+
+SCRIPT = """
+wrk.method="POST"; wrk.headers["content-type"]="application/json"
+local bodies = {%s}
+local sent = 0
+request = function() sent = sent %% #bodies + 1; return wrk.format(nil, nil, nil, bodies[sent]) end
+"""
 UNITS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
 
@@ -30,10 +37,12 @@ class Load:
     p50_ms: float
 
 
-def body_of(*, stream: bool) -> str:
-    """Return the request's body."""
-    messages = [{"role": "user", "content": PROMPT}]
-    return json.dumps({"model": "bench", "stream": stream, "messages": messages, "max_tokens": 64})
+def bodies(*, stream: bool) -> list[str]:
+    """Return the requests' bodies."""
+    return [
+        json.dumps({"model": "bench", "stream": stream, "messages": prompt.messages, "max_tokens": 64})
+        for prompt in load_prompts()
+    ]
 
 
 def tool() -> str:
@@ -44,14 +53,14 @@ def tool() -> str:
 def run(url: str, *, connections: int, seconds: float, stream: bool) -> Load:
     """Load one server. Raises RuntimeError where an answer was not 200."""
     if tool() == "wrk":
-        return _wrk(url, connections, seconds, body_of(stream=stream))
-    return asyncio.run(_asyncio(url, connections, seconds, body_of(stream=stream)))
+        return _wrk(url, connections, seconds, bodies(stream=stream))
+    return asyncio.run(_asyncio(url, connections, seconds, bodies(stream=stream)))
 
 
-def _wrk(url: str, connections: int, seconds: float, body: str) -> Load:
+def _wrk(url: str, connections: int, seconds: float, given: list[str]) -> Load:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "post.lua"
-        script.write_text(SCRIPT.format(body=body), encoding="utf-8")
+        script.write_text(SCRIPT % ", ".join(f"[=====[{body}]=====]" for body in given), encoding="utf-8")
         command = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}", "--latency", "-s", str(script), url]
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 30, check=True)
     if "Non-2xx" in done.stdout:
@@ -63,10 +72,10 @@ def _wrk(url: str, connections: int, seconds: float, body: str) -> Load:
     return Load(float(rate[1]), float(half[1]) * UNITS[half[2]])
 
 
-async def _asyncio(url: str, connections: int, seconds: float, body: str) -> Load:
+async def _asyncio(url: str, connections: int, seconds: float, given: list[str]) -> Load:
     parts = urlsplit(url)
     head = f"POST {parts.path} HTTP/1.1\r\nhost: {parts.netloc}\r\ncontent-type: application/json\r\n"
-    raw = f"{head}content-length: {len(body)}\r\n\r\n{body}".encode()
+    raws = itertools.cycle([f"{head}content-length: {len(body)}\r\n\r\n{body}".encode() for body in given])
     until = time.perf_counter() + seconds
     times: list[float] = []
 
@@ -74,7 +83,7 @@ async def _asyncio(url: str, connections: int, seconds: float, body: str) -> Loa
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
         while time.perf_counter() < until:
             began = time.perf_counter()
-            writer.write(raw)
+            writer.write(next(raws))
             await _answer(reader)
             times.append((time.perf_counter() - began) * 1e3)
         writer.close()

