@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from engine.attention import RowInput
+from engine.company import longest_fitting
 from engine.config import EngineConfig
 from engine.cost_fit import write_costs
 from engine.costs import CostModel, StepTiming, cache_path
@@ -28,9 +29,9 @@ from engine.models import LoadedModel
 from engine.models.paths import models_dir
 from engine.prefix_cache import KVMemory
 from engine.profiler import BAND_CONTEXTS, Point, Profiler
-from engine.sampler import Draft, Sampler, Verdict
+from engine.sampler import Draft, Sampler, SamplerState, Verdict
 from engine.scheduler import Plan, Scheduler
-from engine.sequence import GenerateRequest, StepOutput
+from engine.sequence import GenerateRequest, Sequence, StepOutput
 from engine.spec_decode.proposals import Proposals
 from engine.spec_decode.proposer import Observer
 from engine.spec_decode.synthetic import AcceptanceProfile, SyntheticSampler
@@ -196,14 +197,25 @@ class EngineCore:
             if sequence.prefilled and sequence.request.speculation.k:
                 k = sequence.controller.next_k(load, len(sequence.tokens))
             wants.append((sequence, self._runs[sequence.request_id].sampler, max(0, min(k, sequence.remaining - 1))))
+        longest = self._longest_beside_plain(wants)
         try:
-            drafts = self._proposals.propose(wants)
+            drafts = self._proposals.propose([(sequence, state, min(k, longest)) for sequence, state, k in wants])
         except Exception:  # a drafter's fault costs speed only: nothing is drafted in this step
             log.exception("drafting failed")
             drafts = [Draft([]) for _ in wants]
         rows = [(self._runs[want[0].request_id], draft) for want, draft in zip(wants, drafts, strict=True)]
         last = [sequence for sequence, take in plan.prefills if take == sequence.num_uncomputed]
         return rows + [(self._runs[sequence.request_id], Draft([])) for sequence in last]
+
+    def _longest_beside_plain(self, wants: list[tuple[Sequence, SamplerState, int]]) -> int:
+        """How long a draft may be in this step so that plain requests beside it keep their speed."""
+        longest = max((k for _, _, k in wants), default=0)
+        if not longest or all(sequence.request.speculation.k for sequence, _, _ in wants):
+            return longest
+        drafting = [sequence for sequence, _, k in wants if k]
+        cells = self._costs.near(len(wants), sum(len(sequence.tokens) for sequence, _, _ in wants) // len(wants))
+        methods = {sequence.request.speculation.method for sequence in drafting}
+        return longest_fitting(cells, methods, len(drafting) / len(wants), longest)
 
     def _verify(self, plan: Plan, drafts: list[tuple[Run, Draft]]) -> list[Verdict]:
         """One forward pass over all rows, then the sampler's verdict on each draft."""

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -131,13 +131,12 @@ class CostModel:
 
     def break_even(self, method: str, load: int, context: int) -> list[tuple[int, float]]:
         """Return pairs (k, x), a round at k costing x plain steps at the nearest load and context; [] if unknown."""
-        cells = [cell for cell in self.table().cells if cell.method == method]
-        if not cells:
-            return []
-        edge = context_edge(context)
-        _, batch, context = min((_distance(cell, load, edge), cell.batch, cell.context) for cell in cells)
-        near = [cell for cell in cells if cell.batch == batch and cell.context == context]
+        near = _nearest([cell for cell in self.table().cells if cell.method == method], load, context)
         return [(cell.k, (cell.draft_s + cell.verify_s) / cell.plain_s) for cell in near]
+
+    def near(self, load: int, context: int) -> list[CostCell]:
+        """Return all methods' cells at the nearest load and context; none before the first profile is complete."""
+        return _nearest(self.table().cells, load, context) if self.profiled else []
 
     def save(self, path: Path) -> None:
         """Keep the table for the next start; a folder that cannot be written is logged and let be."""
@@ -213,6 +212,14 @@ def cache_path(folder: Path, *facts: object) -> Path:
 
 def _keep(samples: dict[K, deque[V]], key: K, sample: V) -> None:
     samples.setdefault(key, deque(maxlen=WINDOW)).append(sample)
+
+
+def _nearest(cells: Sequence[CostCell], load: int, context: int) -> list[CostCell]:
+    if not cells:
+        return []
+    edge = context_edge(context)
+    _, batch, context = min((_distance(cell, load, edge), cell.batch, cell.context) for cell in cells)
+    return [cell for cell in cells if cell.batch == batch and cell.context == context]
 
 
 def _distance(cell: CostCell, load: int, edge: int) -> tuple[float, int]:

@@ -130,7 +130,7 @@ def test_idle_profile_fills_every_method_and_is_kept(tmp_path: Path) -> None:
         for batch in (1, 2)
         for context in (0, 512)
         for k in (1, 2)
-        for method in ("ngram", "suffix", "draft_model")
+        for method in ("ngram", "suffix", "draft_model", "hybrid")
     }
     assert all(cell.verify_s > 0 and cell.plain_s > 0 and cell.n >= 4 for cell in cells)
     again = make_core(loaded, random_model("llama", seed=1), models_dir=str(tmp_path), max_batch=2, max_k=2)
