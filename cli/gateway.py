@@ -47,14 +47,14 @@ def gateway(  # noqa: PLR0917  # click passes by name
 def run(settings: Settings, log_level: str) -> None:
     """Listen and serve until a signal. Raises ClickException where the port is in use."""
     import asyncio
-    import logging
 
     import uvicorn
 
     from gateway.api.protocol import GatewayProtocol
     from gateway.app import create_app
+    from gateway.logs import configure
 
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    configure(log_level, settings.telemetry.log_format)
     asyncio.run(check_keys(settings))
     with listen(settings.server.host, settings.server.port) as listening:
         app = create_app(settings)

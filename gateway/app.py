@@ -5,13 +5,14 @@ Called by `breakeven gateway` and by tests, which replace parts by keyword.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from litestar import Litestar
@@ -21,6 +22,7 @@ from gateway.api.routes import Wiring, make_litestar
 from gateway.backends import Backend
 from gateway.backends.make import make_backend
 from gateway.classify import Classifier
+from gateway.errors import SettingsError
 from gateway.generations import Generation, Generations
 from gateway.lossless.auditor import Auditor
 from gateway.metrics import Metrics
@@ -34,7 +36,11 @@ from gateway.serve import Service
 from gateway.settings import DEFAULT_POLICY, Settings
 from gateway.stats.policy import PolicyChannel
 from gateway.stores import Stores
+from gateway.telemetry import TracedService
 from gateway.types import BackendState
+
+if TYPE_CHECKING:
+    from gateway.telemetry_export import OtlpExporter
 
 
 class Parts:
@@ -45,6 +51,8 @@ class Parts:
         self.generations = generations
         self.policies = policies
         self.access = access
+        self.exporter: OtlpExporter | None = None
+        """Where spans and metrics go besides `/metrics`."""
         self.auditor = Auditor(stores.database)
         self.metrics = Metrics(
             self.states, policy=lambda: self.policies.held, audits=self.auditor.counts, stores=self.store_states
@@ -74,6 +82,8 @@ class Parts:
     async def running(self) -> AsyncIterator[None]:
         """Start what works in the background, in order of need; close it in reverse."""
         async with contextlib.AsyncExitStack() as stack:
+            if self.exporter is not None:
+                stack.push_async_callback(asyncio.to_thread, self.exporter.close)
             stack.push_async_callback(self.stores.aclose)
             await self.stores.start()
             stack.push_async_callback(self.access.aclose)
@@ -124,7 +134,8 @@ def create_app(
     channel = PolicyChannel(settings.stores.redis_url) if settings.stores.redis_url else None
     policies = PolicyReloader(generations, file=file, database=stores.database, channel=channel, env=env)
     parts = Parts(stores, generations, policies, _access(settings, stores))
-    service = Service(
+    parts.exporter = exporter = _exporter(settings.telemetry.otlp_endpoint)
+    service = (Service if exporter is None else partial(TracedService, exporter))(
         generation=lambda: generations.current,
         decide=decision,
         snapshot=snapshot or (lambda: parts.refresher.snapshot),
@@ -146,6 +157,18 @@ def create_app(
             running=parts.running,
         )
     )
+
+
+def _exporter(endpoint: str) -> OtlpExporter | None:
+    """Return what sends spans and metrics to a collector, None without one. Raises SettingsError without the extra."""
+    if not endpoint:
+        return None
+    try:
+        from gateway.telemetry_export import OtlpExporter  # noqa: PLC0415  # only with the extra
+    except ModuleNotFoundError as error:
+        what = "BREAKEVEN_OTLP_ENDPOINT needs the extra: pip install 'breakeven[telemetry]'"
+        raise SettingsError(f"{what} ({error.name} is missing)") from error
+    return OtlpExporter(endpoint)
 
 
 def _load_classifier(override: Path | None, artefact: str | None) -> Classifier:

@@ -66,6 +66,15 @@ def _url(*schemes: str) -> Callable[[str], str]:
     return parse
 
 
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        if value.strip() not in allowed:
+            raise ValueError
+        return value.strip()
+
+    return parse
+
+
 def env(variable: str, parse: Callable[[str], object], expects: str) -> dict[str, object]:
     """Return a field's metadata: the variable that sets it, how it is read, what a malformed value is told."""
     return {"env": variable, "parse": parse, "expects": expects}
@@ -164,6 +173,20 @@ class LimitSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TelemetrySettings:
+    """What the gateway tells about itself besides `/metrics`."""
+
+    otlp_endpoint: str = field(
+        default="", metadata=env("BREAKEVEN_OTLP_ENDPOINT", _url("http", "https"), "an http(s) URL, or empty for none")
+    )
+    """An OpenTelemetry collector (OTLP over HTTP), such as http://127.0.0.1:4318; needs the extra `telemetry`."""
+    log_format: str = field(
+        default="text", metadata=env("BREAKEVEN_LOG_FORMAT", _one_of("text", "json"), "text or json")
+    )
+    """Lines for people, or one JSON object a line."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All of them; the argument of `create_app`."""
 
@@ -172,6 +195,7 @@ class Settings:
     backends: BackendSettings = field(default_factory=BackendSettings)
     policy: PolicySettings = field(default_factory=PolicySettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
 
     GROUPS: ClassVar[dict[str, type[Any]]] = {
         "server": ServerSettings,
@@ -179,6 +203,7 @@ class Settings:
         "backends": BackendSettings,
         "policy": PolicySettings,
         "limits": LimitSettings,
+        "telemetry": TelemetrySettings,
     }
 
     @classmethod

@@ -49,7 +49,7 @@ class GenerateEndpoint:
         except ClientGone:
             return
         except Exception as error:
-            await _refuse(send, answer_to(error), request_id, admission)
+            await _refuse(send, answer_to(error, request_id), request_id, admission)
             if admission is not None:
                 self._access.settle(admission, 0)
             return
@@ -115,7 +115,7 @@ class GenerateEndpoint:
             status, code = 499, "client_closed_request"
             watch.swallow()
         except Exception as error:
-            answer = answer_to(error)
+            answer = answer_to(error, exchange.request.request_id)
             status, code = answer.status, answer.error.code or type(error).__name__
             await _refuse(send, answer, exchange.request.request_id, admission, exchange)
         finally:
@@ -134,7 +134,7 @@ async def _stream(exchange: Exchange, block: bytes, send: Send) -> str | None:
         try:
             block = await exchange.more()
         except Exception as error:
-            answer = answer_to(error)
+            answer = answer_to(error, exchange.request.request_id)
             await send({"type": "http.response.body", "body": error_event(answer.error), "more_body": False})
             return answer.error.code or type(error).__name__
     await send({"type": "http.response.body", "body": b"", "more_body": False})

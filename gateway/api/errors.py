@@ -71,7 +71,7 @@ _OURS: dict[type[BreakevenError], tuple[int, str | None, str]] = {
 """Errors without a status of their own: status, param and code."""
 
 
-def answer_to(error: BaseException) -> ErrorAnswer:
+def answer_to(error: BaseException, request_id: str = "") -> ErrorAnswer:
     """Translate any error. What is not known is logged with its traceback and told as a 500 without details."""
     if isinstance(error, ApiError):
         body = ErrorBody(error.message, error.type, error.param, error.code)
@@ -84,7 +84,7 @@ def answer_to(error: BaseException) -> ErrorAnswer:
         if isinstance(error, kind):
             body = ErrorBody(str(error), _BY_STATUS[status], param, code)
             return ErrorAnswer(status, body, _RETRY if status == 503 else {})
-    log.error("unexpected error", exc_info=error)
+    log.error("unexpected error", exc_info=error, extra={"request_id": request_id})
     body = ErrorBody("internal error; the log of the gateway tells more", "api_error", None, "internal_error")
     return ErrorAnswer(500, body)
 
