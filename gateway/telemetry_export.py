@@ -66,7 +66,7 @@ class OtlpExporter:
         """Send what is left and stop."""
         self._ended.set()
         self._thread.join(5.0)
-        self._spans.shutdown()
+        self._spans.shutdown()  # type: ignore[no-untyped-call]  # OpenTelemetry leaves it untyped
         self._meters.shutdown(5000)
 
     def _work(self) -> None:
