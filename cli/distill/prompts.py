@@ -98,8 +98,24 @@ def _fraction(text: str) -> float:
 
 
 def _row(line: bytes) -> Row:
-    """Read a line; fields that only other commands know (temperature, seed) are left alone."""
-    return parse_row(line.removeprefix(b"\xef\xbb\xbf"))
+    """Read a line of a prompt file, or one that `breakeven db texts` has printed."""
+    line = line.removeprefix(b"\xef\xbb\xbf")
+    try:
+        recorded = msgspec.json.decode(line, type=_Recorded)
+    except msgspec.MsgspecError:
+        return parse_row(line)
+    prompt = recorded.prompt
+    messages, text = (prompt, None) if isinstance(prompt, list) else (None, prompt)
+    return Row(id=recorded.request_id, messages=messages, prompt=text, task=recorded.task, family=recorded.end_user)
+
+
+class _Recorded(msgspec.Struct):
+    """Traffic that a policy let the gateway keep."""
+
+    request_id: str
+    prompt: list[dict[str, Any]] | str
+    task: str
+    end_user: str = ""
 
 
 def _documents(path: Path) -> dict[str, str]:

@@ -19,8 +19,10 @@ import engine.spec_decode.draft_model as drafting
 from engine import sampler
 from engine.models import LoadedModel
 from tests.fixtures.core import make_core, noisy_copy, random_model, request, run
+from tests.fixtures.heads import fitted_head, head_file
 from tests.fixtures.results import keep_result
 
+HEAD: list[str] = []
 VOCAB = 6
 PROMPT = [3, 4, 3, 4, 5, 3, 4]
 SAMPLES = 800
@@ -28,7 +30,7 @@ PLANTED_SAMPLES = 500
 """Fewer than any test takes: every planted bug is found already with these."""
 LONG_SAMPLES = 4000
 ALPHA = 5e-6
-"""False-alarm rate of one case; 9 run by default, together below 1e-4."""
+"""False-alarm rate of one case; 10 run by default, together below 1e-4."""
 FEATURES: dict[str, dict[str, Any]] = {
     "temperature": {"temperature": 1.3},
     "top_p": {"top_p": 0.8},
@@ -45,12 +47,21 @@ FEATURES: dict[str, dict[str, Any]] = {
 
 
 CASES = [(feature, "draft_model") for feature in FEATURES] + [("temperature", "ngram"), ("all", "ngram")]
+CASES += [("all", "eagle")]
 
 
 @pytest.fixture(scope="module")
 def models() -> tuple[LoadedModel, LoadedModel]:
     target = random_model("llama", seed=3, layers=1, vocab=VOCAB, eos_token_id=None)
     return target, noisy_copy(target, scale=0.15)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def head(models: tuple[LoadedModel, LoadedModel], tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A feature-fed head that knows four of the six tokens, fitted to some texts."""
+    texts = [[3, 4, 5, 3, 1, 0, 2, 4], [5, 5, 3, 4, 1, 2, 3, 3], [0, 1, 4, 3, 2, 5, 5, 4]]
+    made = fitted_head(models[0], texts, taps=(1,), skip=3)
+    HEAD.append(head_file(tmp_path_factory.mktemp("head"), made))
 
 
 @torch.inference_mode()
@@ -107,7 +118,9 @@ def p_value(seen: Counter[tuple[int, ...]], want: dict[tuple[int, ...], float]) 
 def sample(
     models: tuple[LoadedModel, LoadedModel], params: dict[str, Any], method: str, k: int, samples: int
 ) -> Counter[tuple[int, ...]]:
-    core = make_core(*models, max_batch=64, max_waiting=samples, kv_tokens=64 * 64, prefix_reuse=False)
+    core = make_core(
+        *models, draft_head=HEAD[-1], max_batch=64, max_waiting=samples, kv_tokens=64 * 64, prefix_reuse=False
+    )
     asked = [
         request(
             str(seed),
@@ -197,6 +210,7 @@ def test_planted_bugs_are_found(
 LONG_CASES = [
     *((feature, method, k) for feature in FEATURES for method in ("draft_model", "ngram") for k in (1, 2)),
     *((feature, "suffix", 2) for feature in ("temperature", "penalties", "all")),
+    *((feature, method, 2) for feature in ("temperature", "penalties", "all") for method in ("eagle", "hybrid")),
 ]
 """Three tokens leave no more than two to draft after the prompt's own; suffix drafts are verified as n-gram's are."""
 
@@ -206,7 +220,7 @@ LONG_CASES = [
 def test_joint_distribution_at_length(
     models: tuple[LoadedModel, LoadedModel], feature: str, method: str, k: int
 ) -> None:
-    """31 cases, together below 1e-4."""
+    """37 cases, together below 1.2e-4."""
     params = FEATURES[feature]
     p = p_value(sample(models, params, method, k, LONG_SAMPLES), joint(models[0], params))
     keep_result("sampler_distribution", {f"{feature}, {method}, k {k}": {"samples": LONG_SAMPLES, "p_value": p}})
