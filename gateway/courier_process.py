@@ -1,12 +1,13 @@
 """The helper process of `courier.py`: takes batches of records over its input and delivers them to the stores.
 
-Run by the gateway as `python -m gateway.courier_process`. It ends as soon as its input does, so it never outlives the
-gateway, however that ends; what it had not delivered is still in the gateway's journal.
+Run by the gateway as `python -m gateway.courier_process`. It ends as soon as its input does, and on Linux the kernel
+ends it with the gateway even where it is frozen; what it had not delivered is still in the gateway's journal.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import os
 import signal
@@ -22,6 +23,7 @@ from gateway.stats import StatsStore
 
 _NICENESS = 5
 """Requests come first."""
+_PR_SET_PDEATHSIG = 1
 _MOST_BYTES = 256 << 20
 _parcel = msgspec.msgpack.Decoder(Parcel).decode
 
@@ -76,7 +78,14 @@ async def main() -> None:
             process.take(frame)
 
 
+def end_with_parent() -> None:
+    """Ask the kernel to kill this process when the gateway ends (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 if __name__ == "__main__":
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(_NICENESS)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
