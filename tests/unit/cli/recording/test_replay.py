@@ -88,7 +88,7 @@ def test_drafts_hold_often_enough_to_mean_something(
     target: LoadedModel, draft: LoadedModel, answers: list[Answer]
 ) -> None:
     replayer = Replayer(target, draft, max_draft=8, batch=4)
-    assert replayer.methods == ["ngram", "suffix", "draft_model"]
+    assert replayer.methods == ["ngram", "suffix", "draft_model", "hybrid"]
     emitted = {
         method: [e for one in replayer.replay(method, answers) for e in one.emitted] for method in replayer.methods
     }
