@@ -1,5 +1,8 @@
 """Keeps the database small: raw rows expire, minute rows become hour rows, hour rows become day rows.
 
+The p99 guard reads the latest day, so that hours need not tell apart what only the guard does: their latencies are kept
+by task, arm and load, their sums without the temperature. A tenth of the rows remains, and pages read them faster.
+
 Called by `Database.maintain`. Each step is a short transaction of bounded size: it never holds a lock for long and
 never reads a table into memory. Several gateways may run it at once: a lock lets one work and the others do nothing.
 """
@@ -7,21 +10,29 @@ never reads a table into memory. Several gateways may run it at once: a lock let
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
-from sqlalchemy import delete, func, literal, select, text
+from msgspec.structs import replace
+from sqlalchemy import BigInteger, ColumnElement, column, delete, func, literal, select, text, values
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.db.models import ActivityRollup, LatencyRollup, Request
+from gateway.db.models import CELL_COLUMNS, ActivityRollup, Cell, LatencyRollup, Request
 from gateway.db.records import insert_for
-from gateway.db.rollups import SUMS
+from gateway.db.rollups import SUMS, cell_ids
 from gateway.db.types import utc
 from gateway.histogram import LogHistogram
+from gateway.types import CellKey
+
+T = TypeVar("T")
 
 BATCH = 1000
 MINUTE_ROWS_KEPT = 48 * 60
 """Minutes for which minute rows are kept; then hour rows."""
 HOUR_ROWS_KEPT = 90 * 24 * 60
 """Minutes for which hour rows are kept; then day rows, for good."""
+ANY = "*"
+"""Stands in a compacted row's cell for what it no longer tells: temperature; for latencies context and epoch too."""
 COMPACTED = "compacted"
 """The writer of merged latency rows."""
 _LOCK = 0x627265616B  # any number of our own
@@ -69,30 +80,36 @@ async def compact_one(connection: AsyncConnection, *, span: int, into: int, befo
 async def _compact_activity(connection: AsyncConnection, span: int, into: int, start: int) -> None:
     """Sum in the database, adding to the row that an earlier run may have made."""
     table = ActivityRollup
-    groups = (table.cell_id, table.key_id, table.state)
-    summed = (
-        select(literal(into), literal(start), *groups, *(func.sum(getattr(table, name)) for name in SUMS))
-        .where(table.span == span, table.minute.between(start, start + into - 1))
-        .group_by(*groups)
-    )
-    insert = insert_for(connection, table).from_select(["span", "minute", "cell_id", "key_id", "state", *SUMS], summed)
-    added = {name: getattr(table, name) + insert.excluded[name] for name in SUMS}
-    keys = ("span", "minute", "cell_id", "key_id", "state")
-    await connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=added))
+    mine = (table.span == span, table.minute.between(start, start + into - 1))
+    coarse = await _coarse_cells(connection, table, mine, ("temperature",))
+    for chunk in _chunks(list(coarse.items())):
+        place = values(column("fine", BigInteger), column("coarse", BigInteger), name="places").data(chunk).cte()
+        groups = (place.c.coarse, table.key_id, table.state)
+        summed = (
+            select(literal(into), literal(start), *groups, *(func.sum(getattr(table, name)) for name in SUMS))
+            .join(place, place.c.fine == table.cell_id)
+            .where(*mine)
+            .group_by(*groups)
+        )
+        names = ["span", "minute", "cell_id", "key_id", "state", *SUMS]
+        insert = insert_for(connection, table).from_select(names, summed)
+        added = {name: getattr(table, name) + insert.excluded[name] for name in SUMS}
+        keys = ("span", "minute", "cell_id", "key_id", "state")
+        await connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=added))
 
 
 async def _compact_latency(connection: AsyncConnection, span: int, into: int, start: int) -> None:
     """Merge histograms here, with the row that an earlier run may have made."""
     table = LatencyRollup
+    mine = (table.span == span, table.minute.between(start, start + into - 1))
+    coarse = await _coarse_cells(connection, table, mine, ("epoch", "temperature", "context"))
+    there = (table.span == into, table.minute == start, table.writer == COMPACTED)
     grouped: dict[tuple[int, str], list[bytes]] = defaultdict(list)
-    for where in (
-        (table.span == span, table.minute.between(start, start + into - 1)),
-        (table.span == into, table.minute == start, table.writer == COMPACTED),
-    ):
+    for where in (mine, there):
         for cell_id, metric, packed in await connection.execute(
             select(table.cell_id, table.metric, table.histogram).where(*where)
         ):
-            grouped[cell_id, metric].append(packed)
+            grouped[coarse.get(cell_id, cell_id), metric].append(packed)
     merged = {key: LogHistogram.merge_encoded(blobs) for key, blobs in grouped.items()}
     rows = [
         {"span": into, "minute": start, "cell_id": cell_id, "metric": metric, "writer": COMPACTED,
@@ -100,9 +117,28 @@ async def _compact_latency(connection: AsyncConnection, span: int, into: int, st
         for (cell_id, metric), histogram in merged.items()
     ]  # fmt: skip
     insert = insert_for(connection, table)
-    replace = {"count": insert.excluded["count"], "histogram": insert.excluded.histogram}
+    newer = {"count": insert.excluded["count"], "histogram": insert.excluded.histogram}
     keys = ("span", "minute", "cell_id", "metric", "writer")
+    for chunk in _chunks(rows):
+        await connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=newer), chunk)
+
+
+async def _coarse_cells(
+    connection: AsyncConnection,
+    table: type[ActivityRollup | LatencyRollup],
+    mine: Sequence[ColumnElement[bool]],
+    dropped: Sequence[str],
+) -> dict[int, int]:
+    """Return cell → the cell that stands for it once minutes are gone: without what nobody asks of older rows."""
+    cells = [getattr(Cell, name) for name in CELL_COLUMNS]
+    there = select(table.cell_id).where(*mine).distinct()
+    found = (await connection.execute(select(Cell.id, *cells).where(Cell.id.in_(there)))).all()
+    keys = {row[0]: replace(CellKey(*row[1:]), **dict.fromkeys(dropped, ANY)) for row in found}
+    numbers = await cell_ids(connection, keys.values())
+    return {number: numbers[key] for number, key in keys.items()}
+
+
+def _chunks(rows: list[T]) -> Iterator[list[T]]:
+    """Cut into pieces that fit into one statement."""
     for first in range(0, len(rows), BATCH):
-        await connection.execute(
-            insert.on_conflict_do_update(index_elements=keys, set_=replace), rows[first : first + BATCH]
-        )
+        yield rows[first : first + BATCH]

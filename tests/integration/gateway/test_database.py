@@ -158,6 +158,8 @@ async def test_maintenance_deletes_raw_rows_and_keeps_the_sums(database):
     assert await spans(database) == {1: 1, 60: 2, 1440: 1}
     total = await database.task_summary(0, now)
     assert sum(group.sums.requests for group in total.activity) == 12
+    cells = {row.key.temperature: row.sums.requests for row in await database.cell_activity(0, now)}
+    assert cells == {"0": 2, "*": 10}  # minutes tell the temperature, hours and days do not
     assert {row.metric: row.histogram.count for row in total.latency}["tpot"] == 12
 
 
