@@ -48,6 +48,7 @@ def tuned(tuning: Tuning, wanted: Thresholds) -> Tuning:
 
     Every one-sided bound keeps its place among the others and scales with the normal quantile of `confidence`; the
     number of requests after which a node settles come what may scales with its square, as the error of a mean asks.
+    A clear loss waits for no minimum.
     """
     if wanted == USUAL:
         return tuning
@@ -68,6 +69,6 @@ def tuned(tuning: Tuning, wanted: Thresholds) -> Tuning:
         settle_requests=least,
         settle_plain_requests=least + _SETTLE_PLAIN,
         settle_always=max(least, round(factor * factor * tuning.settle_always)),
-        loss_requests=least,
+        loss_requests=min(least, tuning.loss_requests),
         flight_requests=least,
     )

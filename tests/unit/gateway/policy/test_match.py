@@ -32,6 +32,7 @@ BERLIN = datetime(2026, 7, 3, 9, 30, tzinfo=ZoneInfo("Europe/Berlin")).timestamp
         ("{key: k_1}", Facts(key="k_1"), Facts(key="k_2")),
         ('{adapter: ""}', Facts(), Facts(adapter="x")),
         ("{service_tier: flex}", Facts(service_tier="flex"), Facts()),
+        ("{endpoint: completions}", Facts(endpoint="completions"), Facts(endpoint="chat")),
         ("{temperature: 0}", Facts(temperature=0.0), Facts(temperature=0.1)),
         ("{temperature: <= 0.5}", Facts(temperature=0.5), Facts(temperature=0.51)),
         ("{temperature: '> 0.5'}", Facts(temperature=0.51), Facts(temperature=0.5)),

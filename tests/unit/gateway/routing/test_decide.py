@@ -76,6 +76,13 @@ def test_no_data_without_costs_takes_the_fallback_and_probes() -> None:
     assert probe.incumbent == "engine/plain"
 
 
+def test_the_rules_own_share_bounds_probes() -> None:
+    snapshot = empty_snapshot(NOW)
+    for share in (0.0, 0.02, 0.3):
+        states = [ask(snapshot, draw=(i + 0.5) / 1000, rule=rule(probe=share)).state for i in range(1000)]
+        assert states.count("probe") == 1000 * share
+
+
 def test_stale_statistics_take_the_fallback() -> None:
     snapshot = learned(0.9)
     snapshot.stale = True

@@ -75,6 +75,18 @@ def test_an_absolute_budget_needs_no_plain_path() -> None:
     assert judge(budget, LogHistogram.of([0.01] * 400), LogHistogram())[0] == "ok"
 
 
+def test_each_rule_is_judged_by_its_own_metric_and_window() -> None:
+    """An arm that is slow by TPOT is none by TTFT, of which nothing is known; ten minutes take that long."""
+    other = P99(metric="ttft", window=60.0, max_ratio_to_plain=1.1)
+    patient = P99(metric="tpot", window=600.0, max_ratio_to_plain=1.1)
+    guard, history = Guard({RULE, other, patient}), History(1)
+    for minute in range(4):
+        guard.advance(history.minute(2.0, 1000, minute + 1), 60.0 * minute)
+    assert guard.standings[RULE, PLACE].status == "ineligible"
+    assert (other, PLACE) not in guard.standings
+    assert guard.standings[patient, PLACE].status == "suspect"
+
+
 def test_cool_down_then_trial_then_free_again_or_out_for_longer() -> None:
     guard, history = Guard({RULE}), History(5)
     for minute in range(2):

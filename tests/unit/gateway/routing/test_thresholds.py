@@ -94,6 +94,13 @@ def test_statistics_decide_from_the_minimum_of_requests_on():
     assert not next(iter(snapshot.under(many).nodes.values())).state.settled
 
 
+def test_a_clear_loss_waits_for_no_minimum():
+    many = BreakEven(min_requests=40)
+    snapshot = seen(requests(0.02, 12), many, table=costs(alpha=0.1, beta=0.1))
+    assert ask(snapshot, many).arm.path == "plain"
+    assert ask(snapshot, many, adaptive=True).arm.path == "plain"
+
+
 def test_views_carry_their_own_state_on_and_share_books_where_only_the_confidence_differs():
     one, other = BreakEven(confidence=0.9), BreakEven(confidence=0.99)
     buckets = requests(0.8, 30)
