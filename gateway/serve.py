@@ -298,6 +298,7 @@ class Exchange:
             relay,
             self._upstream.spec(relay.final) if self._upstream and relay else None,
             epoch=self._states[self.decision.arm.backend].epoch,
+            warm_up=self._states[self.decision.arm.backend].warming,
             status=status,
             error_code=error_code,
             overhead_s=self.overhead_s,

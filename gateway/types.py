@@ -159,6 +159,8 @@ class BackendState(msgspec.Struct, frozen=True):
     """Share of its cache for keys and values in use, where it says; of several servers the mean."""
     detail: str = ""
     """Why it is not healthy."""
+    warming: bool = False
+    """Whether its process has started anew and served next to nothing yet."""
     version: str = ""
     """Version of the engine behind it, where it says."""
     draft: str = ""
@@ -255,6 +257,8 @@ class RequestRecord(msgspec.Struct):
     spec: Spec | None
     fallback: bool = False
     """Whether the chosen arm failed and another answered; then excluded from statistics."""
+    warm_up: bool = False
+    """Whether it was among the first requests after a restart of the backend; then excluded from statistics."""
     loop: bool = False
     """Whether a repetition loop was seen; then excluded from statistics and counted."""
     conversation: str = ""

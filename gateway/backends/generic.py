@@ -8,6 +8,7 @@ import msgspec
 
 from gateway.backends.http import HttpBackend
 from gateway.backends.prometheus import read_metrics
+from gateway.epochs import epoch_of
 from gateway.errors import BackendUnreachable, BreakevenError, UpstreamError
 
 
@@ -71,7 +72,7 @@ class MeasuredBackend(GenericBackend):
         self.kv_used = next((samples[name] for name in self.kv_metrics if name in samples), None)
         started = samples.get("process_start_time_seconds")
         if started is not None:
-            self.epoch = f"{started:.0f}"
+            self.epoch = epoch_of((self.kind, self.model, self.version), f"{started:.0f}")
 
     def look(self, samples: dict[str, float]) -> None:
         """See a whole page; for what one engine tells beyond load."""

@@ -17,6 +17,8 @@ from gateway.types import Arm, BackendState, Decision, GenerateRequest, Spec
 log = logging.getLogger(__name__)
 _MISSES = 3
 """Probes in a row that a server may fail to answer before it counts as down."""
+WARM_UPS = 3
+"""Requests of a gateway that a process started anew serves with cold caches: their times say nothing of later ones."""
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 
 
@@ -38,6 +40,9 @@ class HttpBackend:
         self.timeouts = target.timeouts
         self.client = HttpClient(target)
         self.epoch = ""
+        self._served_epoch = ""
+        self._warm_ups = 0
+        """Requests that a process which has started anew still has to serve before it counts as warm."""
         self.version = ""
         self.draft = ""
         self.max_model_len: int | None = None
@@ -67,6 +72,9 @@ class HttpBackend:
 
     def state(self) -> BackendState:
         """Return what is known now."""
+        if self.epoch != self._served_epoch:  # the first epoch seen is not a restart
+            self._warm_ups = WARM_UPS if self._served_epoch else 0
+            self._served_epoch = self.epoch
         return BackendState(
             name=self.name,
             kind=self.kind,
@@ -75,6 +83,7 @@ class HttpBackend:
             model=self.model,
             max_model_len=self.max_model_len,
             epoch=self.epoch,
+            warming=self._warm_ups > 0,
             has_tool_template=self.has_tool_template,
             per_request_stats=self.per_request_stats,
             per_request_switch=self.per_request_switch,
@@ -95,6 +104,8 @@ class HttpBackend:
         """Send a request (see `Backend.open`). A failure marks the backend unhealthy until a probe succeeds."""
         body = upstream_body(request, model=self.model, fields=self.fields(request, decision), strip=self.stripped)
         self.in_flight += 1
+        if self._warm_ups:
+            self._warm_ups -= 1
         try:
             return await self.client.post(PATHS[request.endpoint], body, self.headers(request), self.spec, self._done)
         except BaseException as error:

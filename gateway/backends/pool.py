@@ -16,6 +16,7 @@ from engine.messages import CostTable
 from gateway.backends.base import Upstream
 from gateway.backends.ejection import Ejector
 from gateway.backends.http import HttpBackend
+from gateway.epochs import joint
 from gateway.errors import BackendUnreachable, UpstreamError
 from gateway.types import Arm, BackendState, Decision, GenerateRequest
 
@@ -69,7 +70,7 @@ class ReplicaPool:
             healthy=bool(up),
             arms=_common([state.arms for state in up or states]),
             max_model_len=min(windows) if windows else None,
-            epoch=_joint([state.epoch for state in states]),
+            epoch=joint([state.epoch for state in states]),
             running=_mean([state.running for state in up]),
             waiting=_mean([state.waiting for state in up]),
             kv_used=_share([state.kv_used for state in up]),
@@ -137,14 +138,6 @@ def _place_of(request: GenerateRequest) -> str:
 
 def _common(arms: list[tuple[Arm, ...]]) -> tuple[Arm, ...]:
     return tuple(arm for arm in arms[0] if all(arm in others for others in arms))
-
-
-def _joint(epochs: list[str]) -> str:
-    if not all(epochs):
-        epochs = [epoch for epoch in epochs if epoch]
-    if len(epochs) < 2:
-        return epochs[0] if epochs else ""
-    return blake2b("|".join(epochs).encode(), digest_size=6).hexdigest()
 
 
 def _share(values: list[float | None]) -> float | None:

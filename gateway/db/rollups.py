@@ -174,7 +174,7 @@ def _compiled(statement: Any, names: Sequence[str], dialect: Dialect) -> str:  #
 
 
 def _is_screened(record: RequestRecord) -> bool:
-    return record.status != 200 or record.fallback or record.loop
+    return record.status != 200 or record.fallback or record.loop or record.warm_up
 
 
 def _microseconds(seconds: float | None) -> int:

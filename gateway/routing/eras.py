@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.routing.book import Book, Kind
-from gateway.routing.change import Moments, Watches
+from gateway.routing.change import Moments, Watch, Watches
 from gateway.routing.stats import Layout, Pile, Vector
 from gateway.types import CellKey
 
@@ -81,6 +81,20 @@ class Eras:
             result.append(found[2])
         self.known = known
         return result
+
+    def inherit(self, buckets: Iterable[Counted]) -> None:
+        """Learn from a backend's earlier process starts what is usual, where nothing is known of a task yet."""
+        usual: dict[Scope, dict[int, Moments]] = {}
+        for bucket in buckets:
+            key, counters = bucket.key, bucket.counters
+            scope = (key.backend, key.method, key.task)
+            if key.k > 0 and scope not in self.watches.tasks:
+                n, s, ss = usual.setdefault(scope, {}).get(key.k, (0.0, 0.0, 0.0))
+                more = (counters.get("sn", 0), counters.get("s", 0), counters.get("ss", 0))
+                usual[scope][key.k] = (n + more[0], s + more[1], ss + more[2])
+        for scope, moments in usual.items():
+            self.watches.tasks[scope] = Watch()
+            self.watches.tasks[scope].note(moments)
 
     def look(
         self, buckets: Iterable[Counted], layouts: Mapping[tuple[str, str], Layout], now: float, half_life: float

@@ -59,9 +59,10 @@ LOOP_TOKENS = 128
 def observe(record: RequestRecord) -> list[tuple[CellKey, dict[str, int]]]:
     """Return the increments of one record, keyed by cell; empty where it teaches nothing.
 
-    A failed, aborted or fallen-back request teaches nothing; a repetition loop is only counted.
+    A failed, aborted or fallen-back request teaches nothing, nor do the first ones after a restart of the backend; a
+    repetition loop is only counted.
     """
-    if record.fallback or record.status != 200 or not record.completion_tokens:
+    if record.fallback or record.warm_up or record.status != 200 or not record.completion_tokens:
         return []
     key = cell_key(record)
     if record.loop or looks_like_loop(record):

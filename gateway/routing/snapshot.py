@@ -17,6 +17,7 @@ import msgspec
 
 from engine.messages import CostTable
 from gateway.bands import CONTEXT_BANDS
+from gateway.epochs import kind_of
 from gateway.histogram import LatencyCell
 from gateway.policy.schema import BreakEven, Rule
 from gateway.routing import measured
@@ -163,10 +164,18 @@ def build_snapshot(
     current = dict(_newest_epochs(buckets))
     current.update(epochs or {})
     live = [bucket for bucket in buckets if current.get(bucket.key.backend) == bucket.key.epoch]
+    kinds = {backend: kind_of(epoch) for backend, epoch in current.items()}
+    lent = [
+        bucket
+        for bucket in buckets
+        if kinds.get(bucket.key.backend)
+        and kind_of(bucket.key.epoch) == kinds[bucket.key.backend]
+        and bucket.key.epoch != current[bucket.key.backend]
+    ]
     offered = _offered(live, costs, arms)
     views = {name: _view(name, table, previous) for name, table in costs.items() if table.cells}
     snapshot = Snapshot(
-        now, stale, Book(_lengths(live, offered)), views, offered, current, tuning, history=tuple(history)
+        now, stale, Book(_lengths([*live, *lent], offered)), views, offered, current, tuning, history=tuple(history)
     )
     if previous is not None:
         snapshot.guard, snapshot.controlled, snapshot.asked = previous.guard, previous.controlled, previous.asked
@@ -174,7 +183,7 @@ def build_snapshot(
     snapshot.flow.advance(now, tuning.shift_s)
     snapshot.eras = previous.eras if previous else Eras(at=now)
     vectors = snapshot.eras.vectors(live, snapshot.book.layouts)
-    _count(snapshot, live, vectors)
+    _count(snapshot, live, vectors, lent)
     snapshot.guard.advance(snapshot.history, now)
     most = max(_FEWEST_NODES, MOST_NODES // (1 + len(thresholds)))
     _fill(snapshot, previous, most)
@@ -184,8 +193,8 @@ def build_snapshot(
         view = replace(snapshot, tuning=tuned(tuning, wanted), nodes={}, views={}, thresholds=wanted)
         same = by_half_life.setdefault(view.tuning.half_life, view)
         if same is view:
-            view.book, view.eras = Book(_lengths(live, offered)), before.eras if before else Eras(at=now)
-            _count(view, live, vectors)
+            view.book, view.eras = Book(_lengths([*live, *lent], offered)), before.eras if before else Eras(at=now)
+            _count(view, live, vectors, lent)
         else:
             view.book, view.eras = same.book, same.eras
         _fill(view, before, most)
@@ -193,14 +202,34 @@ def build_snapshot(
     return snapshot
 
 
-def _count(snapshot: Snapshot, live: Sequence[Bucket], vectors: Sequence[Vector | None]) -> None:
+def _count(
+    snapshot: Snapshot, live: Sequence[Bucket], vectors: Sequence[Vector | None], lent: Sequence[Bucket] = ()
+) -> None:
     """Fill the book with discounted counters, and set aside what came before a change."""
     book, now, half_life = snapshot.book, snapshot.made_at, snapshot.tuning.half_life
     for bucket, vector in zip(live, vectors, strict=True):
         age = max(0.0, now - 60.0 * bucket.minute)
         book.add(bucket.key, bucket.counters, 0.5 ** (age / half_life), TIME_UNIT_S, vector)
+    _lend(snapshot, lent)
+    snapshot.eras.inherit(lent)
     snapshot.eras.look(live, book.layouts, now, half_life)
     snapshot.eras.apply(book)
+
+
+def _lend(snapshot: Snapshot, lent: Sequence[Bucket]) -> None:
+    """Add what a backend's earlier process starts had counted, as a few requests of each kind."""
+    weighed: list[tuple[Bucket, float]] = []
+    requests: dict[Kind, float] = defaultdict(float)
+    for bucket in lent:
+        key, age = bucket.key, max(0.0, snapshot.made_at - 60.0 * bucket.minute)
+        weight = 0.5 ** (age / snapshot.tuning.half_life)
+        weighed.append((bucket, weight))
+        requests[key.backend, key.task, key.temperature, key.context] += weight * bucket.counters.get("n", 0)
+    for bucket, weight in weighed:
+        key = bucket.key
+        total = requests[key.backend, key.task, key.temperature, key.context]
+        share = min(1.0, snapshot.tuning.restart_requests / total) if total > 0 else 0.0
+        snapshot.book.add(key, bucket.counters, weight * share, TIME_UNIT_S)
 
 
 def _view(name: str, table: CostTable, previous: Snapshot | None) -> Costs:

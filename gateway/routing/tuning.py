@@ -71,6 +71,9 @@ class Tuning:
     """Standard errors of that "may be"."""
     lend_requests: float = 100.0
     """What other temperatures and contexts of the same task may weigh together, in requests."""
+    restart_requests: float = 20.0
+    """What the statistics of a backend's earlier process starts (same model, version and draft) may weigh, in requests
+    of each kind: enough to go on from there, little enough to be overruled within minutes."""
     loss_requests: int = 5
     """Requests of a method after which a clear loss counts as such."""
     loss_trials: float = 12.0

@@ -130,7 +130,7 @@ class StatsStore:
         """Fetch the cells of a minute that have changed. What has arrived stays, should this be broken off."""
         held = self._minutes.setdefault(minute, _Minute())
         held.version = b""
-        index: dict[bytes, bytes] = await self._client.hgetall(f"{PREFIX}{minute}")
+        index: dict[bytes, bytes] = await self._client.hgetall(f"{PREFIX}{minute}")  # type: ignore[assignment]  # bytes
         for gone in held.cells.keys() - index.keys():
             del held.cells[gone]
         changed = [cell for cell, at in index.items() if cell != _MINUTE and held.cells.get(cell, (b"",))[0] != at]
