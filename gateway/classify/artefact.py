@@ -7,6 +7,7 @@ Read by `Classifier.load`, written by `breakeven classifier train`. An uncompres
 from __future__ import annotations
 
 import hashlib
+import math
 import zipfile
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +16,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gateway.classify.features import CUES, DENSE, Featurizer
+from gateway.classify.features import CUES, DENSE, LIMIT, TABLES, Featurizer
+from gateway.classify.lanes import LARGEST
 from gateway.classify.taxonomy import Taxonomy, check_taxonomy
 from gateway.classify.tokens import PLANE, Folds, Tokenizer
 from gateway.classify.vocabulary import ARRAYS, Vocabulary
@@ -26,6 +28,10 @@ DEFAULT: Final = Path(__file__).with_name("default.npz")
 MAX_BYTES: Final = 5 * 1024 * 1024
 STEP: Final = 256
 """Weights of the text model are whole multiples of 1 / STEP."""
+ONE: Final = STEP * 1024
+"""A score of 1, in the units of the sums."""
+MOST_INPUT: Final = 8.0
+"""No dense input is larger: they are logarithms of counts, or shares."""
 
 
 class Header(msgspec.Struct):
@@ -55,6 +61,11 @@ class Artefact(msgspec.Struct):
     vocabulary: Vocabulary
     hash: str = ""
 
+    def largest(self) -> float:
+        """Return a bound on a score, whatever the prompt: regions and numbers at their largest, all pairs at once."""
+        text = np.abs(self.weights.astype(np.float64)).max(initial=0) / STEP * math.sqrt(LIMIT) * TABLES
+        return float(text + np.abs(self.bias).max() + MOST_INPUT * np.abs(self.dense).sum(axis=0).max())
+
     def featurizer(self) -> Featurizer:
         """Return what computes this classifier's inputs."""
         return Featurizer(Tokenizer(self.folds), self.vocabulary)
@@ -80,12 +91,13 @@ def _digest(header: bytes, arrays: dict[str, npt.NDArray[Any]]) -> str:
 
 
 def save_artefact(artefact: Artefact, path: Path) -> str:
-    """Write `artefact` and return its hash. Raises ArtefactError if it is over 5 MB or `path` is not writable."""
+    """Write `artefact` and return its hash. Raises ArtefactError if it is too large, or not writable."""
     header = msgspec.json.encode(artefact.header)
     arrays = _arrays(artefact)
     size = sum(array.nbytes for array in arrays.values())
     if size > MAX_BYTES - 16_384:
         raise ArtefactError(f"{path}: {size} bytes; an artefact may have {MAX_BYTES}: use fewer tasks or prompts")
+    _check_sums(path, artefact)
     digest = _digest(header, arrays)
     try:
         with path.open("wb") as file:
@@ -115,7 +127,14 @@ def load_artefact(path: Path) -> Artefact:
     except (ValueError, TypeError) as error:
         raise ArtefactError(f"{path}: {error}") from error
     arrays = (raw["rows"], raw["weights"], raw["dense"], raw["bias"], raw["folds"])
-    return Artefact(header, *arrays, vocabulary, digest)
+    artefact = Artefact(header, *arrays, vocabulary, digest)
+    _check_sums(path, artefact)
+    return artefact
+
+
+def _check_sums(path: Path, artefact: Artefact) -> None:
+    if not artefact.largest() * ONE < LARGEST:
+        raise ArtefactError(f"{path}: weights: too large to be summed; expected scores below {LARGEST // ONE}")
 
 
 def _check_shapes(path: Path, raw: dict[str, npt.NDArray[Any]], tasks: int) -> None:

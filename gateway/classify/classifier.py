@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gateway.classify.artefact import DEFAULT, STEP, Artefact, load_artefact
+from gateway.classify.artefact import DEFAULT, ONE, Artefact, load_artefact
 from gateway.classify.features import CUES, DENSE_PAIRS, LIMIT, TABLES, UNIT, Inputs
 from gateway.classify.lanes import pack, unpack
 from gateway.classify.prompt import Prompt, read_prompt
@@ -24,8 +24,6 @@ FORMAT_CONFIDENCE: Final = 0.98
 TOOLS_CONFIDENCE: Final = 0.95
 _SCALES: Final = (0, *[round(1024 / math.sqrt(count)) for count in range(1, LIMIT)])
 """What a sum of so many weights is multiplied by, in units of 1 / 1024."""
-_ONE: Final = STEP * 1024
-"""A logit of 1, in the units of all sums."""
 
 
 class Classifier:
@@ -37,10 +35,10 @@ class Classifier:
         self._names = artefact.header.taxonomy.names
         self._featurizer = artefact.featurizer()
         self._tables = _tables(artefact, self._featurizer.offsets)
-        dense = pack(np.rint(artefact.dense.astype(np.float64) * (_ONE // UNIT)))
+        dense = pack(np.rint(artefact.dense.astype(np.float64) * (ONE // UNIT)))
         self._dense = dense
         self._pairs = {pair: dense[place] for pair, place in DENSE_PAIRS.items()}
-        self._bias = pack(np.rint(artefact.bias.astype(np.float64) * _ONE)[None])[0]
+        self._bias = pack(np.rint(artefact.bias.astype(np.float64) * ONE)[None])[0]
         self._temperature = artefact.header.temperature
 
     @classmethod
@@ -125,7 +123,7 @@ class Classifier:
         total += whole * UNIT
         for table, entries in inputs.regions:
             total += sum(map(tables[table].__getitem__, entries)) * _SCALES[len(entries) - entries.count(0)]
-        return [lane / _ONE for lane in unpack(total, len(self._names))]
+        return [lane / ONE for lane in unpack(total, len(self._names))]
 
 
 def _tables(artefact: Artefact, offsets: list[int]) -> list[list[int]]:

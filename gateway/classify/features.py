@@ -142,7 +142,12 @@ class Featurizer:
         words = vocabulary.numbers(split(user))
         head, tail = words[:EDGE_TOKENS], words[-EDGE_TOKENS:]
         head_pairs = vocabulary.pair_numbers(head)
-        tail_pairs = head_pairs if len(words) <= EDGE_TOKENS else vocabulary.pair_numbers(tail)
+        at_head = self._cues(head, head_pairs)
+        if len(words) > EDGE_TOKENS:
+            tail_pairs = vocabulary.pair_numbers(tail)
+            at_tail = self._cues(tail, tail_pairs)
+        else:
+            tail_pairs, at_tail = head_pairs, at_head
         regions = [(WORDS_ALL, words), (WORDS_HEAD, head), (WORDS_TAIL, tail)]
         regions += [(PAIRS_HEAD, head_pairs), (PAIRS_TAIL, tail_pairs)]
         if system:
@@ -150,7 +155,6 @@ class Featurizer:
             regions += [(WORDS_SYSTEM, one), (PAIRS_SYSTEM, vocabulary.pair_numbers(one))]
         if before:
             regions.append((WORDS_BEFORE, vocabulary.numbers(split(before))))
-        at_head, at_tail = self._cues(head, head_pairs), self._cues(tail, tail_pairs)
         found = self._found(words, at_head, at_tail)
         flags = flags_of(prompt, shape)
         present = sorted({place % _CUES for place in found if place < 2 * _CUES})
@@ -166,13 +170,10 @@ class Featurizer:
         """Return the cues at one end of the last turn: words, pairs, and three words whose first two are a pair."""
         word_cue, pair_cue, threes = self._vocabulary.word_cue, self._vocabulary.pair_cue, self._vocabulary.threes
         cues = [cue for word in words if (cue := word_cue[word])]
-        for at, pair in enumerate(pairs, start=2):
-            if pair:
-                if cue := pair_cue[pair]:
-                    cues.append(cue)
-                if at < len(words) and (cue := threes.get((pair, words[at]), 0)):
-                    cues.append(cue)
-        return cues
+        cues += [cue for pair in pairs if (cue := pair_cue[pair])]
+        leading = self._vocabulary.leading
+        cues += [threes.get((pair, word), 0) for pair, word in zip(pairs, words[2:], strict=False) if pair in leading]
+        return [cue for cue in cues if cue]
 
     def _found(self, words: list[int], head: list[int], tail: list[int]) -> dict[int, int]:
         """Count each cue at the last turn's beginning, at its end and anywhere (one dense input each).

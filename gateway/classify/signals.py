@@ -6,7 +6,7 @@ Called by `classifier` and training; the same numbers are shown to people as `Cl
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -103,7 +103,14 @@ for _class, _chars in enumerate(_MARKED, start=1):
     _MARK[[ord(char) for char in _chars]] = _class
 _ASCII_MARK: Final = bytes(_MARK[:128].tolist()) * 2
 _MARK_BYTES: Final = tuple(bytes((number,)) for number in range(1, len(_MARKED) + 1))
-_FIRST: Final = [first for first, _ in _STARTS]
+_NONE: Final = len(SCRIPTS)
+_KANA, _HAN = SCRIPTS.index("kana"), SCRIPTS.index("han")
+_ASTRAL: Final = "\U00010000"
+_KIND: Final = b"".join(
+    bytes((SCRIPTS.index(script) if script in SCRIPTS else _NONE,)) * (ord(after) - ord(first))
+    for (first, script), (after, _) in pairwise((*_STARTS, (_ASTRAL, "none")))
+)
+"""Each code point's script by its place in `SCRIPTS`."""
 
 
 class Structure(msgspec.Struct, frozen=True):
@@ -147,14 +154,12 @@ def _script(edges: str) -> str:
     """Return the writing system of most sampled letters; kana wins over han, as Japanese mixes both."""
     if edges.isascii():
         return "latin"
-    counts = dict.fromkeys(SCRIPTS, 0)
-    counts["none"] = 0
-    for char in edges[:: max(len(edges) // 20, 1)]:
-        counts[_STARTS[bisect_right(_FIRST, char) - 1][1]] += 1
-    counts["none"] = 0
-    if counts["kana"] * 4 >= counts["han"] > 0:
+    step = max(len(edges) // 20, 1)
+    kinds = [_KIND[ord(char)] for char in edges[::step] if char < _ASTRAL]
+    found = sorted({kind for kind in kinds if kind != _NONE})
+    if _KANA in found and kinds.count(_KANA) * 4 >= kinds.count(_HAN) > 0:
         return "kana"
-    return max(SCRIPTS, key=counts.__getitem__)
+    return SCRIPTS[max(found, key=kinds.count)] if found else SCRIPTS[0]
 
 
 def _copyable(text: str) -> float:

@@ -49,6 +49,11 @@ class Vocabulary:
         return self.likenesses.get(token[:STEM]) or self.likenesses.get(_letters(token), 0)
 
     @cached_property
+    def leading(self) -> frozenset[int]:
+        """Pairs with which a cue of three words begins."""
+        return frozenset(pair for pair, _ in self.threes)
+
+    @cached_property
     def likenesses(self) -> dict[str, int]:
         """What inflected and mistyped cue words have in common with the right ones; computed once."""
         found: dict[str, int] = {}

@@ -63,6 +63,13 @@ def test_too_large_is_not_written(tmp_path):
         save_artefact(artefact, tmp_path / "large.npz")
 
 
+def test_weights_whose_sums_could_overflow_are_refused(tmp_path):
+    artefact = load_artefact(DEFAULT)
+    artefact.dense = artefact.dense * np.float32(20)
+    with pytest.raises(ArtefactError, match=r"steep\.npz: weights: too large to be summed"):
+        save_artefact(artefact, tmp_path / "steep.npz")
+
+
 def test_unknown_declared_task_is_not_obeyed_but_shown():
     found = Classifier.load().classify({"prompt": "2 + 2"}, declared="no_such_task")
     assert found.source == "text"
