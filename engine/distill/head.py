@@ -7,7 +7,7 @@ does (EAGLE-3's training-time test, arXiv 2503.01840). The output matrix is the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,12 @@ from torch import nn
 from torch.nn import functional
 
 from engine.distill.lessons import Batch
+from engine.distill.squares import LeastSquares
 from engine.models import LoadedModel
 from engine.spec_decode.head_file import HeadFile, HeadShape, write_head
 
+RIDGE_LINEAR, RIDGE_ATTENTION, RIDGE_INNER = 1e-3, 0.03, 0.03
+"""Strength of regularisation in parts of the mean square of what is given."""
 _NAMES = ("query", "key", "value", "out", "gate", "up", "down")
 
 
@@ -83,41 +86,65 @@ class FeatureHead(nn.Module):
                 weight[:, -width:] += torch.eye(width)
 
     @torch.no_grad()
-    def fit(self, texts: Iterable[tuple[torch.Tensor, torch.Tensor]], limit: int) -> None:
-        """Start instead from the best linear guess of the next last-layer state, by least squares.
+    def fit(self, texts: Sequence[tuple[torch.Tensor, torch.Tensor]], limit: int) -> None:
+        """Start instead from the best guess of the next last-layer state that can be had without gradients.
 
-        `texts` are pairs of tokens [n] and features [n − 1, taps · width]; `limit` positions are enough. The layer on
-        top starts by adding nothing, so that training begins where the linear guess ends.
+        `texts` are pairs of tokens [n] and features [n − 1, taps · width]; `limit` positions are enough. By least
+        squares: first what fuses states and token, then what attention adds to that, then the feed-forward layer.
         """
-        width, taps = self.shape.width, len(self.shape.taps)
-        size = (taps + 1) * width
-        gram = torch.zeros(size, size)
-        cross = torch.zeros(size, width)
-        seen = 0
-        for tokens, features in texts:
-            states = functional.rms_norm(
-                features.float().view(len(features), taps, width), (width,), eps=self.shape.eps
-            )
-            token = self._norm(functional.embedding(tokens[1:-1], self._embedding), self.token_norm)
-            given = torch.cat((states[:-1].flatten(1), token), dim=-1)
-            gram.addmm_(given.T, given)
-            cross.addmm_(given.T, states[1:, -1])
-            seen += len(given)
+        chosen, seen = [], 0
+        for text in texts:
+            chosen.append(text)
+            seen += len(text[1])
             if seen >= limit:
                 break
-        gram.diagonal().add_(1e-3 * seen)
+        self.out.weight.zero_()
+        self.down.weight.zero_()
+        self._fit_linear(chosen)
+        for module, ridge in ((self.out, RIDGE_ATTENTION), (self.down, RIDGE_INNER)):
+            squares = LeastSquares(module.weight.shape[1], self.shape.width)
+            for tokens, features in chosen:
+                given, guess = self._given(module, tokens, features)
+                squares.add(given, self._normed_last(features[1:]) - guess)
+            module.weight.copy_(squares.solve(ridge))
+
+    def _fit_linear(self, texts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        width, taps = self.shape.width, len(self.shape.taps)
+        size = (taps + 1) * width
+        squares = LeastSquares(size, width)
+        for tokens, features in texts:
+            states = self._taps(features[:-1]).flatten(-2)
+            token = self._norm(functional.embedding(tokens[1:-1], self._embedding), self.token_norm)
+            squares.add(torch.cat((states, token), dim=-1), self._normed_last(features[1:]))
         last = slice(size - 2 * width, size)
-        near = torch.linalg.solve(gram[last, last], cross[last]).T  # from the last layer and the token alone
-        rest = cross - gram[:, last] @ near.T
-        more = torch.linalg.solve(gram[:-width, :-width], rest[:-width]).T  # what the other layers know besides
+        near = squares.part(last).solve(RIDGE_LINEAR)  # from the last layer and the token alone
+        more = squares.less(last, near).part(slice(0, size - width)).solve(RIDGE_LINEAR)  # what the other layers add
         carry = near[:, :width]
         square = carry.T @ carry
         square.diagonal().add_(0.05 * square.diagonal().mean())
         self.fuse.weight.copy_(torch.linalg.solve(square, carry.T @ more))
         self.fuse.weight[:, -width:] += torch.eye(width)
         self.join.weight.copy_(torch.cat((near[:, width:], carry), dim=1))
-        self.out.weight.zero_()
-        self.down.weight.zero_()
+
+    def _given(
+        self, module: nn.Linear, tokens: torch.Tensor, features: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What `module` is given on a text [positions, in], and the layer's output as it is so far."""
+        kept: list[torch.Tensor] = []
+        handle = module.register_forward_pre_hook(lambda _, given: kept.append(given[0][0]))
+        embedded = self._norm(functional.embedding(tokens[None, 1:-1], self._embedding), self.token_norm)
+        guess = self._layer(embedded, self.fused(features[None, :-1]), [], self._turn(len(tokens) - 2))
+        handle.remove()
+        return kept[0], guess[0]
+
+    def _taps(self, features: torch.Tensor) -> torch.Tensor:
+        """Hidden states [..., taps · width] as [..., taps, width], each normed."""
+        taps = features.float().view(*features.shape[:-1], len(self.shape.taps), self.shape.width)
+        return functional.rms_norm(taps, (self.shape.width,), eps=self.shape.eps)
+
+    def _normed_last(self, features: torch.Tensor) -> torch.Tensor:
+        """The last layer's states [positions, width], normed."""
+        return self._taps(features)[:, -1]
 
     def steps(self, batch: Batch, count: int) -> Iterator[torch.Tensor]:
         """Yield the logits of every step of drafting over a batch; see `unrolled`."""
@@ -145,9 +172,7 @@ class FeatureHead(nn.Module):
 
     def fused(self, features: torch.Tensor) -> torch.Tensor:
         """The target's hidden states [..., taps · width] as one state [..., width]."""
-        taps = features.float().view(*features.shape[:-1], len(self.shape.taps), self.shape.width)
-        normed = functional.rms_norm(taps, (self.shape.width,), eps=self.shape.eps)
-        fused: torch.Tensor = self.fuse(normed.flatten(-2) * self.feature_norm)
+        fused: torch.Tensor = self.fuse(self._taps(features).flatten(-2) * self.feature_norm)
         return fused
 
     def _layer(

@@ -52,7 +52,7 @@ def make_head(
     head.begin_as(target)
     if fit:
         order = random.Random(seed).sample(lessons.items, len(lessons.items))  # noqa: S311 - no secrets
-        head.fit(((item.tokens, item.features) for item in order), _FIT)
+        head.fit([(item.tokens, item.features) for item in order], _FIT)
     return head.to(target.device)
 
 

@@ -133,6 +133,7 @@ def test_prefix_reuse_only_shortens_the_drafts_context(target: LoadedModel, head
     assert second.tokens == generate(target, turn, 24)
 
 
+@pytest.mark.verify
 def test_costs_are_profiled(target: LoadedModel, head: str, tmp_path: Path) -> None:
     config = EngineConfig(kv_tokens=4096, max_batch=2, max_k=2, draft_head=head, models_dir=str(tmp_path))
     core = EngineCore(target, config)
