@@ -53,7 +53,8 @@ def exported():
     )  # fmt: skip
     stores = {"redis": {"ok": True, "age_s": 1}, "recorder": {"submitted": 1, "queued": 0, "spooled_bytes": 0}}
     held = Held(load_policy(ROOT / "policies" / "default.yaml"))
-    metrics = Metrics(lambda: [state], policy=lambda: held, stores=lambda: stores)
+    audits = {("engine/ngram-k4", "different"): 1}
+    metrics = Metrics(lambda: [state], policy=lambda: held, stores=lambda: stores, audits=audits)
     record = make_record("r1")
     record.decision.numbers["zero_accept_alarm"] = False
     metrics.submit(record)
