@@ -113,13 +113,20 @@ def measure(shape: str, device: torch.device, batches: list[int], limit_s: float
     model = random_model(shape, device)
     reading = sum(weight.numel() * 2 for weight in model.model.parameters()) / bandwidth(device)
     figures: dict[str, Any] = {"shape": shape, "device": str(device), "weight_reading_ms": round(reading * 1e3, 3)}
+    figures["graphs"] = device.type == "cuda"
     plain = (Speculation("plain", 0), "*")
     with tempfile.TemporaryDirectory() as folder:
         profile = Path(folder) / "acceptance.json"
         profile.write_text(json.dumps(PROFILES))
-        tokens = (CONTEXT + 128) * max(batches)
+        tokens = (CONTEXT + 256) * (max(batches) + 1)  # a quarter stays free for rows that outgrow their place
         config = EngineConfig(
-            kv_tokens=tokens, max_batch=max(batches), max_waiting=512, profile=False, synthetic_acceptance=str(profile)
+            kv_tokens=tokens,
+            max_batch=max(batches),
+            max_waiting=512,
+            profile=False,
+            synthetic_acceptance=str(profile),
+            static_shapes=True,
+            prefix_reuse=False,
         )
         core = EngineCore(model, config)
         kinds = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.nn import functional
@@ -44,6 +44,22 @@ class _Span:
     """[1, kv heads, past + count, dim]."""
     values: tuple[torch.Tensor, ...]
     masks: dict[tuple[int | None, int], torch.Tensor | None] = field(default_factory=dict)
+
+
+class Attending(Protocol):
+    """What a layer needs of a batch: see `PackedBatch.attend`."""
+
+    def attend(  # noqa: PLR0917 - the tensors of one attention layer, in the field's usual order
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> torch.Tensor:
+        """Store the new keys and values and return the attention output."""
 
 
 class PackedBatch:

@@ -63,6 +63,8 @@ class EngineConfig:
     """Where the simulator's cost file is written once step costs are profiled, and at exit; None: nowhere."""
     synthetic_acceptance: str | None = None
     """A JSON file of acceptance probabilities by task for load tests without real weights; None in earnest."""
+    static_shapes: bool | None = None
+    """Whether short rows run in passes of few shapes, as CUDA graphs where there is a GPU; None: on a GPU."""
     seed: int = 0
     """Seeds the requests that bring none, together with a per-process counter."""
 
@@ -85,6 +87,11 @@ class EngineConfig:
             raise ConfigError(f"costs_out: expected a file in a folder that exists, got {self.costs_out!r}")
         if self.suffix_store_tokens < 0:
             raise ConfigError(f"suffix_store_tokens: expected 0 or more, got {self.suffix_store_tokens}")
+
+    def together(self, device_type: str) -> int:
+        """Rows that get a place in a slab that never moves, which static shapes need; 0: none."""
+        static = device_type == "cuda" if self.static_shapes is None else self.static_shapes
+        return self.max_batch if static else 0
 
     @property
     def num_threads(self) -> int:

@@ -94,6 +94,24 @@ class Controller:
             return self._least_bad
         return self._best
 
+    def keep(self, confidence: Sequence[float]) -> int:
+        """Return how many tokens of a draft are worth verifying, by the drafter's own chance of each being accepted.
+
+        Token j stays while it raises tokens per cost over a draft that ends before it. This looks at no position
+        beyond j, whose chances depend on token j: the choice must not (see `engine.sampler.Draft.confidence`).
+        """
+        if self._adaptive is None or self._k_max == 0:
+            return len(confidence)
+        costs = {k: 1.0 / worth for _, worth, k in self._ladder if worth > 0.0}
+        alive = emitted = before = 1.0
+        for kept, chance in enumerate(confidence):
+            cost = next((x for k, x in costs.items() if k > kept), before)
+            alive *= min(1.0, max(0.0, chance))
+            if (emitted + alive) / cost < emitted / before:
+                return kept
+            emitted, before = emitted + alive, cost
+        return len(confidence)
+
     def observe(self, drafted: int, accepted: int) -> None:
         """Learn from one step: `drafted` tokens were proposed (0: a plain step), `accepted` of them held."""
         if self._adaptive is None or self._k_max == 0:

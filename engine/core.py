@@ -58,8 +58,10 @@ class EngineCore:
         """Raises ModelError where a model cannot be run exactly."""
         self._model = model
         self._config = config
-        self._runner = make_runner(model)
-        self._memory = KVMemory(KVPool(self._runner.kv_shape, config.kv_tokens), reuse=config.prefix_reuse)
+        together = config.together(model.device.type)
+        self._runner = make_runner(model, static=together > 0)
+        pool = KVPool(self._runner.kv_shape, config.kv_tokens, together=together)
+        self._memory = KVMemory(pool, reuse=config.prefix_reuse)
         self._scheduler = Scheduler(
             self._memory,
             max_batch=config.max_batch,
@@ -203,6 +205,9 @@ class EngineCore:
         except Exception:  # a drafter's fault costs speed only: nothing is drafted in this step
             log.exception("drafting failed")
             drafts = [Draft([]) for _ in wants]
+        for (sequence, _, _), draft in zip(wants, drafts, strict=True):
+            if draft.confidence is not None:
+                draft.cut(sequence.controller.keep(draft.confidence))
         rows = [(self._runs[want[0].request_id], draft) for want, draft in zip(wants, drafts, strict=True)]
         last = [sequence for sequence, take in plan.prefills if take == sequence.num_uncomputed]
         return rows + [(self._runs[sequence.request_id], Draft([])) for sequence in last]

@@ -37,11 +37,13 @@ class KVShape:
 class Slab:
     """Storage of rows of one capacity: [layers, 2, slots, heads, capacity, head_dim]."""
 
-    __slots__ = ("capacity", "layers", "rows", "store")
+    __slots__ = ("__weakref__", "capacity", "fixed", "layers", "rows", "store")
 
-    def __init__(self, shape: KVShape, capacity: int, slots: int) -> None:
-        size = (shape.layers, 2, slots, shape.heads, capacity, shape.head_dim)
+    def __init__(self, shape: KVShape, capacity: int, slots: int, *, fixed: bool = False) -> None:
+        """A fixed slab keeps its place in memory while it lives, and has a last slot that is never anyone's."""
+        size = (shape.layers, 2, slots + fixed, shape.heads, capacity, shape.head_dim)
         self.capacity = capacity
+        self.fixed = fixed
         self.rows: list[KVRow | None] = [None] * slots
         self._hold(torch.empty(size, dtype=shape.dtype, device=shape.device))
 
@@ -53,7 +55,7 @@ class Slab:
     @property
     def tokens(self) -> int:
         """Tokens of capacity, free slots included."""
-        return self.capacity * len(self.rows)
+        return self.capacity * (len(self.rows) + self.fixed)
 
     def seat(self, row: KVRow) -> None:
         """Give `row` the first free slot, zeroed: what an earlier tenant left there must not reach anyone's sums."""
@@ -111,10 +113,19 @@ class KVRow:
 class KVPool:
     """Hands out rows within a budget of `total` tokens of capacity. Not thread-safe: the step thread owns it."""
 
-    def __init__(self, shape: KVShape, total: int) -> None:
+    def __init__(self, shape: KVShape, total: int, *, together: int = 0) -> None:
+        """Set up an empty pool; `together` > 0 gives so many rows a place in one slab that never moves (for a GPU).
+
+        Rows that outgrow their place in it move to slabs of their own, for which a part of the budget stays free.
+        """
         self.shape = shape
         self.total = max(BLOCK, total // BLOCK * BLOCK)
         self.used = 0
+        self._together = together
+        self._place = (
+            self.total * (_SLAB_SHARE - 1) // _SLAB_SHARE // (together + 1) // BLOCK * BLOCK if together else 0
+        )
+        """Capacity of the places in the common slab; 0: there is none."""
         self._slabs: list[Slab] = []
 
     @staticmethod
@@ -134,7 +145,7 @@ class KVPool:
 
     def allocate(self, tokens: int) -> KVRow | None:
         """Return an empty row that holds `tokens`, or None where the budget has no room."""
-        capacity = self._capacity(tokens, self.free)
+        capacity = self._capacity(tokens, self._room())
         if capacity is None:
             return None
         row = KVRow()
@@ -146,7 +157,7 @@ class KVPool:
         """Make sure that `row` holds `tokens`; False where the budget has no room. Grows by a third or half."""
         if tokens <= row.capacity:
             return True
-        capacity = self._capacity(tokens, self.free + row.capacity)
+        capacity = self._capacity(tokens, self._room(row))
         if capacity is None:
             return False
         slab, slot, store = row.slab, row.slot, row._store
@@ -169,6 +180,8 @@ class KVPool:
     def _capacity(self, tokens: int, room: int) -> int | None:
         """The capacity for `tokens`: one of few, so that rows share slabs, or the least where room is scarce."""
         least = self.rounded(tokens)
+        if least <= self._place and self._has_place():
+            return self._place
         if least > room:
             return None
         step = BLOCK
@@ -183,14 +196,38 @@ class KVPool:
         if slab is None:
             if self.held + capacity > self.total:
                 self._give_up_spare_slots()
-            room = min(self.total - self.held, self.total // _SLAB_SHARE)
-            slab = Slab(self.shape, capacity, max(1, min(MAX_SLOTS, room // capacity)))
+            slab = self._new_slab(capacity)
             self._slabs.append(slab)
         slab.seat(row)
 
+    def _new_slab(self, capacity: int) -> Slab:
+        if capacity == self._place and self._has_place():
+            return Slab(self.shape, capacity, self._together, fixed=True)
+        room = min(self.total - self.held, self.total // _SLAB_SHARE)
+        return Slab(self.shape, capacity, max(1, min(MAX_SLOTS, room // capacity)))
+
+    def _room(self, row: KVRow | None = None) -> int:
+        """Tokens that a row outside the common slab may take, `row` giving up its own; places are held as a whole."""
+        common = self._common()
+        if common is None:
+            return self.free + (row.capacity if row is not None else 0)
+        others = [one for one in common.rows if one is not None and one is not row]
+        outside = self.used - self._place * len(others) - (row.capacity if row is not None else 0)
+        return self.total - outside - (common.tokens if others else 0)
+
+    def _common(self) -> Slab | None:
+        return next((slab for slab in self._slabs if slab.fixed), None)
+
+    def _has_place(self) -> bool:
+        """Whether the common slab has a free slot, or memory is free for it."""
+        common = self._common()
+        if common is not None:
+            return None in common.rows
+        return self.held + self._place * (self._together + 1) <= self.total
+
     def _give_up_spare_slots(self) -> None:
         for slab in self._slabs:
-            if None in slab.rows:
+            if None in slab.rows and not slab.fixed:
                 slab.shrink()
 
     def _drop_if_empty(self, slab: Slab) -> None:

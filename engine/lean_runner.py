@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
-from engine.attention import PackedBatch, RowInput
+from engine.attention import Attending, PackedBatch, RowInput
 
 if TYPE_CHECKING:
     from engine.kv_cache import KVShape
@@ -161,21 +161,31 @@ class LeanRunner:
         batch = PackedBatch(rows, self._device)
         if batch.longest > self._cos.shape[0]:
             self._extend_rotary(batch.longest)
-        cos, sin = self._cos[batch.positions], self._sin[batch.positions]
-        x = functional.embedding(batch.input_ids, self._embed)
-        tapped = []
-        for number, layer in enumerate(self._layers):
-            x = self._layer(number, layer, x, batch, (cos, sin))
-            if number + 1 in self.taps:
-                tapped.append(x)
-        self.features = torch.cat(tapped, dim=-1) if tapped else None
+        x, self.features = self.hidden(batch.input_ids, batch.positions, batch)
         batch.commit()
         if not batch.all_wanted:
             x = x[batch.wanted]
-        return self._head(self._norm(x))
+        return self.logits(x)
+
+    def hidden(
+        self, ids: torch.Tensor, positions: torch.Tensor, batch: Attending
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the last layer's output [tokens, width] and the tapped layers' outputs beside one another."""
+        rotary = self._cos[positions], self._sin[positions]
+        x = functional.embedding(ids, self._embed)
+        tapped = []
+        for number, layer in enumerate(self._layers):
+            x = self._layer(number, layer, x, batch, rotary)
+            if number + 1 in self.taps:
+                tapped.append(x)
+        return x, torch.cat(tapped, dim=-1) if tapped else None
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the logits [tokens, vocabulary] of the last layer's output."""
+        return self._head(self._norm(hidden))
 
     def _layer(
-        self, number: int, layer: _Layer, x: torch.Tensor, batch: PackedBatch, rotary: tuple[torch.Tensor, torch.Tensor]
+        self, number: int, layer: _Layer, x: torch.Tensor, batch: Attending, rotary: tuple[torch.Tensor, torch.Tensor]
     ) -> torch.Tensor:
         """One decoder layer over hidden states [tokens, width]."""
         size = x.shape[0]

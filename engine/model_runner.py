@@ -13,6 +13,7 @@ import torch
 
 from engine.attention import IMPLEMENTATION, PackedBatch, RowInput
 from engine.errors import ModelError
+from engine.graph_runner import GraphRunner
 from engine.kv_cache import KVShape
 from engine.lean_runner import LeanRunner, is_lean
 
@@ -112,9 +113,12 @@ def _tapping(model: Any, taps: tuple[int, ...]) -> Iterator[list[torch.Tensor]]:
             handle.remove()
 
 
-def make_runner(loaded: LoadedModel) -> ModelRunner:
-    """Return the fastest runner that computes this model exactly. Raises ModelError where none does."""
+def make_runner(loaded: LoadedModel, *, static: bool = False) -> ModelRunner:
+    """Return the fastest runner that computes this model exactly. Raises ModelError where none does.
+
+    With `static`, rows of the pool's common slab run in static shapes, where the model is one for the lean runner.
+    """
     shape = kv_shape_of(loaded)
     if is_lean(loaded):
-        return LeanRunner(loaded, shape)
+        return GraphRunner(loaded, shape) if static else LeanRunner(loaded, shape)
     return TransformersRunner(loaded)

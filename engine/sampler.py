@@ -39,6 +39,20 @@ class Draft:
     probs: torch.Tensor | None = None
     predicted: bool = False
     """Whether they come from the request's own `prediction`."""
+    confidence: list[float] | None = None
+    """By position, a calibrated chance that the target accepts, given that it accepted all before; None: not known.
+
+    It may depend on the drafts before its position and on what the position's token was drawn from, never on that
+    token: a draft that is cut where an unlikely token came up would no longer leave the distribution as it is.
+    """
+
+    def cut(self, length: int) -> None:
+        """Keep the first `length` tokens."""
+        del self.tokens[length:]
+        if self.probs is not None:
+            self.probs = self.probs[:length] if length else None
+        if self.confidence is not None:
+            del self.confidence[length:]
 
 
 @dataclass(slots=True)
@@ -229,7 +243,7 @@ def verify(logits: torch.Tensor, draft: Draft, state: SamplerState) -> tuple[lis
         if proposed is None:
             emitted.append(draw(target, state.bonus))
             return emitted, position
-        source = draft.probs[position] if draft.probs is not None else None
+        source = draft.probs[position].to(target.device) if draft.probs is not None else None
         certainty = float(source[proposed]) if source is not None else 1.0
         if state.accept.random() * certainty < float(target[proposed]):
             emitted.append(proposed)
@@ -267,6 +281,8 @@ class Sampler:
         rows: Sequence[tuple[SamplerState, Draft]],
     ) -> list[Verdict]:
         """Logits are [Σ (drafts + 1), vocabulary], the rows' positions behind one another."""
+        if not all(state.plain and state.params.logprobs is None for state, _ in rows):
+            logits = logits.cpu()  # off a GPU in one transfer: choosing token by token would wait for each
         simple = any(state.plain for state, _ in rows)
         best: list[int] = argmax(logits) if simple else []
         verdicts = []

@@ -25,13 +25,6 @@ from engine.spec_decode.suffix import SuffixProposer, SuffixStore
 from engine.spec_decode.synthetic import SyntheticProposer
 
 
-def _cut(draft: Draft, length: int) -> None:
-    """Shorten a draft to what a grammar allows."""
-    del draft.tokens[length:]
-    if draft.probs is not None:
-        draft.probs = draft.probs[:length] if length else None
-
-
 def _eagle(config: EngineConfig, target: LoadedModel) -> tuple[EagleProposer | None, str | None]:
     path = find_head(config.draft_head, target.name)
     if path is None:
@@ -55,10 +48,11 @@ class Proposals:
         if config.synthetic_acceptance is not None:
             self._proposers = {"ngram": SyntheticProposer(), "suffix": SyntheticProposer()}
         if draft is not None:
-            runner = make_runner(draft)
+            together = config.together(draft.device.type)
+            runner = make_runner(draft, static=together > 0)
             self._proposers["draft_model"] = DraftModelProposer(
                 runner,
-                KVPool(runner.kv_shape, config.kv_tokens),
+                KVPool(runner.kv_shape, config.kv_tokens, together=together),
                 vocab_size=target.vocab_size,
                 max_len=draft.max_len,
                 chunk=config.prefill_chunk,
@@ -97,7 +91,7 @@ class Proposals:
                 drafts[at] = draft
         for (_, state, _), draft in zip(wants, drafts, strict=True):
             if state.grammar is not None and draft.tokens:
-                _cut(draft, state.grammar.allowed(draft.tokens))
+                draft.cut(state.grammar.allowed(draft.tokens))
         return drafts
 
     def observe(self, parts: Sequence[tuple[Seq, torch.Tensor]]) -> None:
