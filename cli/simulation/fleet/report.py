@@ -32,7 +32,8 @@ def simulate_fleet(options: Mapping[str, Any], *, workers: int | None = None) ->
     """Return settings and figures of both shapes of fleet. Raises InputError."""
     chosen = {name: options[name] for name in ("rate", "sample", "day_s", "gateways") if options.get(name) is not None}
     settings = FleetSettings(method=options["method"], draft_lengths=tuple(options["draft_lengths"]), **chosen)
-    jobs = [(settings, dict(options), shape) for shape in ("pools", "engine")]
+    table = table_of(settings, options)
+    jobs = [(settings, table, shape) for shape in ("pools", "engine")]
     workers = min(workers or os.cpu_count() or 1, len(jobs))
     began = time.perf_counter()
     if workers <= 1:
@@ -58,10 +59,9 @@ def table_of(settings: FleetSettings, options: Mapping[str, Any]) -> Table:
     return build_table(traces, costs, settings.draft_lengths, cap=options["cap"])
 
 
-def _shape(job: tuple[FleetSettings, Mapping[str, Any], str]) -> dict[str, Any]:
+def _shape(job: tuple[FleetSettings, Table, str]) -> dict[str, Any]:
     """Run one shape of fleet: fixed choices, the decision, and the decision undamped."""
-    settings, options, shape = job
-    table = table_of(settings, options)
+    settings, table, shape = job
     began = time.process_time()
     fleet = Fleet(settings, table, Tuning(), engines=shape == "engine")
     events = [part * settings.day_s for part in settings.collapse]
