@@ -129,6 +129,9 @@ def load_artefact(path: Path) -> Artefact:
     arrays = (raw["rows"], raw["weights"], raw["dense"], raw["bias"], raw["folds"])
     artefact = Artefact(header, *arrays, vocabulary, digest)
     _check_sums(path, artefact)
+    rows, end = artefact.rows, artefact.featurizer().offsets[-1]
+    if len(rows) and (rows[0] < 0 or rows[-1] >= end or np.diff(rows).min(initial=1) < 1):
+        raise ArtefactError(f"{path}: rows: expected increasing numbers below {end}")
     return artefact
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from gateway.classify.artefact import DEFAULT, ONE, Artefact, load_artefact
-from gateway.classify.features import CUES, DENSE_PAIRS, LIMIT, TABLES, UNIT, Inputs
+from gateway.classify.features import CUES, DENSE_PAIRS, LIMIT, UNIT, Inputs
 from gateway.classify.lanes import pack, unpack
 from gateway.classify.prompt import Prompt, read_prompt
 from gateway.classify.signals import Structure, structure_of
@@ -128,10 +128,14 @@ class Classifier:
 
 def _tables(artefact: Artefact, offsets: list[int]) -> list[list[int]]:
     """Return each table's vectors by the number of their entry; most are zero."""
-    every = [0] * offsets[-1]
-    for row, vector in zip(artefact.rows.tolist(), pack(artefact.weights), strict=True):
-        every[row] = vector
-    return [every[offsets[table] : offsets[table + 1]] for table in range(TABLES)]
+    vectors, tables = pack(artefact.weights), []
+    bounds = np.searchsorted(artefact.rows, offsets).tolist()
+    for first, until, begin, end in zip(offsets, offsets[1:], bounds, bounds[1:], strict=False):
+        table = [0] * (until - first)
+        for entry, vector in zip((artefact.rows[begin:end] - first).tolist(), vectors[begin:end], strict=True):
+            table[entry] = vector
+        tables.append(table)
+    return tables
 
 
 def _signals(prompt: Prompt, shape: Structure) -> dict[str, Any]:

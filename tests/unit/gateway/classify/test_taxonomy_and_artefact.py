@@ -70,6 +70,14 @@ def test_weights_whose_sums_could_overflow_are_refused(tmp_path):
         save_artefact(artefact, tmp_path / "steep.npz")
 
 
+def test_rows_out_of_order_are_refused(tmp_path):
+    artefact = load_artefact(DEFAULT)
+    artefact.rows = artefact.rows[::-1]
+    save_artefact(artefact, tmp_path / "order.npz")
+    with pytest.raises(ArtefactError, match="rows: expected increasing numbers below"):
+        load_artefact(tmp_path / "order.npz")
+
+
 def test_unknown_declared_task_is_not_obeyed_but_shown():
     found = Classifier.load().classify({"prompt": "2 + 2"}, declared="no_such_task")
     assert found.source == "text"
