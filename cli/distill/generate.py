@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @work_option
-@click.option("--prompts", "files", required=True, multiple=True, type=FILE, help="JSON lines; repeatable.")
+@click.option("--prompts", "files", multiple=True, type=FILE, help="JSON lines; repeatable.")
 @click.option("--held-out", "judges", multiple=True, type=FILE, help="Prompts to judge by, never trained on.")
+@click.option("--language", "languages", multiple=True, help="Only rows of this `language`; repeatable.")
 @click.option("--documents", type=FILE, help="Texts that prompts name by `document`.")
 @click.option(
     "--held-out-share",
@@ -48,6 +49,7 @@ def generate(  # noqa: PLR0917 - click's keyword options
     work: Path,
     files: tuple[Path, ...],
     judges: tuple[Path, ...],
+    languages: tuple[str, ...],
     documents: Path | None,
     held_out_share: float,
     temperatures: tuple[float, ...],
@@ -67,13 +69,13 @@ def generate(  # noqa: PLR0917 - click's keyword options
     from cli.distill.prompts import PromptReader, in_turns
     from engine.errors import EngineError
 
-    reader = PromptReader(share=held_out_share, documents=documents)
+    reader = PromptReader(share=held_out_share, documents=documents, languages=languages)
     prompts = [prompt for path in judges for prompt in reader.read(path, held_out=True)]
     prompts += [prompt for path in files for prompt in in_turns(reader.read(path))]
     for fault in reader.faults:
         click.echo(fault, err=True)
     if not prompts:
-        raise click.UsageError("--prompts: expected at least one prompt")
+        raise click.UsageError("expected at least one prompt from --prompts or --held-out, found none")
     recipe = {"max_tokens": max_tokens, "seed": seed}
     try:
         _run(config, work, prompts, temperatures, max_prompt, batch, recipe)

@@ -34,9 +34,13 @@ class Prompt:
 class PromptReader:
     """Reads prompt files; ids must be new over all of them."""
 
-    def __init__(self, *, share: float, documents: Path | None) -> None:
-        """`share` of the families is held out. Raises ClickException where the documents cannot be read."""
+    def __init__(self, *, share: float, documents: Path | None, languages: Sequence[str] = ()) -> None:
+        """`share` of the families is held out; rows of other `languages` are left out, where some are named.
+
+        Raises ClickException where the documents cannot be read.
+        """
         self._share = share
+        self._languages = frozenset(languages)
         self._classifier = Classifier.load()
         self._documents = _documents(documents) if documents is not None else {}
         self._seen: dict[str, str] = {}
@@ -55,7 +59,9 @@ class PromptReader:
                 continue
             where = f"{path}:{number}"
             try:
-                prompts.append(self._prompt(where, _row(line), held_out=held_out))
+                row = _row(line)
+                if not self._languages or not row.language or row.language in self._languages:
+                    prompts.append(self._prompt(where, row, held_out=held_out))
             except ArtefactError as error:
                 self.faults.append(f"{where}: {error}")
         return prompts

@@ -38,6 +38,12 @@ def test_tasks_take_turns(tmp_path: Path) -> None:
     assert [prompt.task for prompt in dealt] == ["chat", "code", "math"] * 4
 
 
+def test_languages_can_be_chosen(tmp_path: Path) -> None:
+    rows = [row(1) | {"language": "en"}, row(2) | {"language": "de"}, row(3)]
+    reader = PromptReader(share=0, documents=None, languages=["en"])
+    assert [prompt.id for prompt in reader.read(write(tmp_path / "p.jsonl", rows))] == ["code-1", "code-3"]
+
+
 def test_recorded_traffic_and_documents(tmp_path: Path) -> None:
     recorded = {"request_id": "r1", "task": "chat", "end_user": "u", "prompt": [{"role": "user", "content": "Hello"}]}
     pasted = {
@@ -71,6 +77,7 @@ def test_lines_that_are_no_prompts_are_named(tmp_path: Path) -> None:
         (["generate", "--work", "W", "--prompts", "none.jsonl"], "none.jsonl: cannot be read: No such file"),
         (["generate", "--work", "W", "--prompts", "p.jsonl", "--temperature", "3"], "3.0 is not in the range 0<=x<=2"),
         (["generate", "--work", "W", "--prompts", "p.jsonl", "--dtype", "int8"], "dtype: expected one of"),
+        (["generate", "--work", "W"], "expected at least one prompt"),
         (["train", "--work", "W", "--out", "O", "--kind", "tree"], "'tree' is not one of"),
         (["train", "--work", "W", "--out", "O", "--threads", "-2"], "threads: expected 0"),
         (["evaluate", "--work", "W", "--head", "h", "--draft-model", "d"], "--head: expected no --draft-model"),
