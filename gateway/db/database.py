@@ -155,13 +155,15 @@ class Database(SwitchLog, PolicyVersions, Replays, StoredTexts, Audits, Evidence
             deleted += batch
             if batch < maintenance.BATCH:
                 break
-        for span, into, kept in maintenance.STEPS:
+        minute = int(moment // 60)
+        for step, before in (
+            (maintenance.compact_one, minute - maintenance.MINUTE_ROWS_KEPT),
+            (maintenance.drop_hour, minute - maintenance.HOUR_ROWS_KEPT),
+        ):
             more = True
             while more:
                 async with self._write(30.0) as connection:
-                    more = await maintenance.take_lock(connection) and await maintenance.compact_one(
-                        connection, span=span, into=into, before=int(moment // 60) - kept
-                    )
+                    more = await maintenance.take_lock(connection) and await step(connection, before=before)
         return deleted
 
     async def create_key(self, key: StoredKey, *, actor: str = "cli") -> None:

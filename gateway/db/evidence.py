@@ -117,7 +117,7 @@ def _tails(first: int, last: int) -> Select[*tuple[Any, ...]]:
     return (
         query.select_from(table)
         .join(Cell, Cell.id == table.cell_id)
-        .where(table.minute.between(first, last), table.metric.in_(TAIL_METRICS))
+        .where(queries.within(table, first, last), table.metric.in_(TAIL_METRICS))
     )
 
 

@@ -1,4 +1,4 @@
-"""Keeps the database small: raw rows expire, minute rows become hour rows, hour rows become day rows.
+"""Keeps the database small: raw rows expire, minute rows become hour rows and day rows, hour rows expire.
 
 The p99 guard reads the latest day, so that hours need not tell apart what only the guard does: their latencies are kept
 by task, arm and load, their sums without the temperature. A tenth of the rows remains, and pages read them faster.
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from sqlalchemy import BigInteger, ColumnElement, column, delete, func, literal, select, text, values
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.db.models import CELL_COLUMNS, ActivityRollup, Cell, LatencyRollup, Request
+from gateway.db.models import CELL_COLUMNS, DAY, HOUR, ActivityRollup, Cell, LatencyRollup, Request
 from gateway.db.records import insert_for
 from gateway.db.rollups import SUMS, cell_ids
 from gateway.db.types import utc
@@ -30,13 +30,12 @@ BATCH = 1000
 MINUTE_ROWS_KEPT = 48 * 60
 """Minutes for which minute rows are kept; then hour rows."""
 HOUR_ROWS_KEPT = 90 * 24 * 60
-"""Minutes for which hour rows are kept; then day rows, for good."""
+"""Minutes for which hour rows are kept; day rows stay for good."""
 ANY = "*"
 """Stands in a compacted row's cell for what it no longer tells: temperature; for latencies context and epoch too."""
 COMPACTED = "compacted"
 """The writer of merged latency rows."""
 _LOCK = 0x627265616B  # any number of our own
-STEPS = ((1, 60, MINUTE_ROWS_KEPT), (60, 1440, HOUR_ROWS_KEPT))
 
 
 async def take_lock(connection: AsyncConnection) -> bool:
@@ -58,35 +57,50 @@ async def delete_old_requests(connection: AsyncConnection, before: float) -> int
     return (await connection.execute(delete(Request).where(Request.request_id.in_(old)))).rowcount
 
 
-async def compact_one(connection: AsyncConnection, *, span: int, into: int, before: int) -> bool:
-    """Merge the rows of the oldest `into`-minute span that ended before minute `before`; False when none is left."""
+async def compact_one(connection: AsyncConnection, *, before: int) -> bool:
+    """Merge the oldest hour of minute rows that ended before minute `before`; False when none is left.
+
+    Its hour row and its day row get the same in one transaction: a day row always tells all of its compacted hours.
+    """
     for table in (ActivityRollup, LatencyRollup):
-        oldest = (await connection.execute(select(func.min(table.minute)).where(table.span == span))).scalar()
+        oldest = (await connection.execute(select(func.min(table.minute)).where(table.span == 1))).scalar()
         if oldest is None:
             continue
-        start = oldest - oldest % into
-        if start + into > before:
+        start = oldest - oldest % HOUR
+        if start + HOUR > before:
             continue
-        if table is ActivityRollup:
-            await _compact_activity(connection, span, into, start)
-        else:
-            await _compact_latency(connection, span, into, start)
-        rows = (table.span == span, table.minute.between(start, start + into - 1))
-        await connection.execute(delete(table).where(*rows))
+        mine = (table.span == 1, table.minute.between(start, start + HOUR - 1))
+        for span in (HOUR, DAY):
+            if table is ActivityRollup:
+                await _add_activity(connection, mine, span, start - start % span)
+            else:
+                await _add_latency(connection, mine, span, start - start % span)
+        await connection.execute(delete(table).where(*mine))
         return True
     return False
 
 
-async def _compact_activity(connection: AsyncConnection, span: int, into: int, start: int) -> None:
+async def drop_hour(connection: AsyncConnection, *, before: int) -> bool:
+    """Delete the oldest hour rows that began before minute `before`; day rows have them. False when none is left."""
+    for table in (ActivityRollup, LatencyRollup):
+        oldest = (await connection.execute(select(func.min(table.minute)).where(table.span == HOUR))).scalar()
+        if oldest is not None and oldest < before:
+            await connection.execute(delete(table).where(table.span == HOUR, table.minute == oldest))
+            return True
+    return False
+
+
+async def _add_activity(
+    connection: AsyncConnection, mine: Sequence[ColumnElement[bool]], span: int, start: int
+) -> None:
     """Sum in the database, adding to the row that an earlier run may have made."""
     table = ActivityRollup
-    mine = (table.span == span, table.minute.between(start, start + into - 1))
     coarse = await _coarse_cells(connection, table, mine, ("temperature",))
     for chunk in _chunks(list(coarse.items())):
         place = values(column("fine", BigInteger), column("coarse", BigInteger), name="places").data(chunk).cte()
         groups = (place.c.coarse, table.key_id, table.state)
         summed = (
-            select(literal(into), literal(start), *groups, *(func.sum(getattr(table, name)) for name in SUMS))
+            select(literal(span), literal(start), *groups, *(func.sum(getattr(table, name)) for name in SUMS))
             .join(place, place.c.fine == table.cell_id)
             .where(*mine)
             .group_by(*groups)
@@ -98,12 +112,11 @@ async def _compact_activity(connection: AsyncConnection, span: int, into: int, s
         await connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=added))
 
 
-async def _compact_latency(connection: AsyncConnection, span: int, into: int, start: int) -> None:
+async def _add_latency(connection: AsyncConnection, mine: Sequence[ColumnElement[bool]], span: int, start: int) -> None:
     """Merge histograms here, with the row that an earlier run may have made."""
     table = LatencyRollup
-    mine = (table.span == span, table.minute.between(start, start + into - 1))
     coarse = await _coarse_cells(connection, table, mine, ("epoch", "temperature", "context"))
-    there = (table.span == into, table.minute == start, table.writer == COMPACTED)
+    there = (table.span == span, table.minute == start, table.writer == COMPACTED)
     grouped: dict[tuple[int, str], list[bytes]] = defaultdict(list)
     for where in (mine, there):
         for cell_id, metric, packed in await connection.execute(
@@ -112,7 +125,7 @@ async def _compact_latency(connection: AsyncConnection, span: int, into: int, st
             grouped[coarse.get(cell_id, cell_id), metric].append(packed)
     merged = {key: LogHistogram.merge_encoded(blobs) for key, blobs in grouped.items()}
     rows = [
-        {"span": into, "minute": start, "cell_id": cell_id, "metric": metric, "writer": COMPACTED,
+        {"span": span, "minute": start, "cell_id": cell_id, "metric": metric, "writer": COMPACTED,
          "count": histogram.count, "histogram": histogram.encode()}
         for (cell_id, metric), histogram in merged.items()
     ]  # fmt: skip

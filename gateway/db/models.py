@@ -28,6 +28,8 @@ NAMING = {
     "pk": "pk_%(table_name)s",
 }
 CELL_COLUMNS = ("backend", "epoch", "method", "k", "task", "temperature", "context", "load")
+HOUR, DAY = 60, 1440
+"""Spans of compacted roll-ups, minutes."""
 ACCEPTED_COLUMNS = 17
 """`accepted_0` … `accepted_16`: rounds with that many accepted draft tokens, the last for 16 and more."""
 
@@ -141,6 +143,7 @@ class LatencyRollup(Base):
     """A packed `LogHistogram` of one metric in one span."""
 
     __tablename__ = "latency_rollups"
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  # read by SQLAlchemy; the key would be kept twice
 
     span: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     """Minutes covered: 1, 60 or 1440."""
@@ -157,6 +160,7 @@ class ActivityRollup(Base):
     """Integer sums over the requests of one span, cell, API key and decision state. Times in microseconds."""
 
     __tablename__ = "activity_rollups"
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  # as above
 
     span: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     minute: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)

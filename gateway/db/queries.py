@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Select, func, select
+from sqlalchemy import BigInteger, ColumnElement, Select, and_, cast, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.db.models import ACCEPTED_COLUMNS, CELL_COLUMNS, ActivityRollup, Cell, LatencyRollup
+from gateway.db.models import ACCEPTED_COLUMNS, CELL_COLUMNS, DAY, HOUR, ActivityRollup, Cell, LatencyRollup
 from gateway.db.rollups import SUMS
 from gateway.histogram import LatencyCell, LogHistogram, Metric
 from gateway.types import Arm, CellKey
@@ -123,9 +123,8 @@ async def activity_by_cell(connection: AsyncConnection, first: int, last: int) -
 async def activity_series(connection: AsyncConnection, first: int, last: int, step: int) -> list[ActivityPoint]:
     """Sum by task and arm in steps of `step` minutes, oldest first."""
     start = ActivityRollup.minute - ActivityRollup.minute % step
-    rows = await connection.execute(
-        sums_by((start.label("start"), Cell.task, Cell.backend, Cell.method, Cell.k), first, last)
-    )
+    groups = (start.label("start"), Cell.task, Cell.backend, Cell.method, Cell.k)
+    rows = await connection.execute(sums_by(groups, first, last, days=step >= DAY))
     return [ActivityPoint(row[0] * 60, row[1], Arm(*row[2:5]), sums_of(row[5:])) for row in rows.fetchall()]
 
 
@@ -151,7 +150,7 @@ async def packed_by_cell(
         return (*row[:size], metric, minute - minute % span, span), packed
 
     query = select(*cell, table.metric, table.span, table.minute, table.histogram)
-    return await grouped(connection, _joined(query, first, last, metrics), key_of)
+    return await grouped(connection, _joined(query, first, last, metrics, days=resolution >= DAY), key_of)
 
 
 def merge_tasks(packed: Mapping[tuple[Any, ...], list[bytes]]) -> list[TaskLatency]:
@@ -185,29 +184,47 @@ async def grouped(
     return found
 
 
-def _joined(query: Any, first: int, last: int, metrics: Sequence[Metric]) -> Any:  # noqa: ANN401 — any Select
+def _joined(query: Any, first: int, last: int, metrics: Sequence[Metric], *, days: bool = True) -> Any:  # noqa: ANN401 — any Select
     table = LatencyRollup
     return query.join(Cell, Cell.id == table.cell_id).where(
-        table.minute.between(first, last), table.metric.in_(metrics)
+        within(table, first, last, days=days), table.metric.in_(metrics)
     )
 
 
-def sums_by(groups: Sequence[Any], first: int, last: int) -> Any:  # noqa: ANN401 — SQLAlchemy's Select of this shape has no name
+def within(
+    table: type[ActivityRollup | LatencyRollup], first: int, last: int, *, days: bool = True
+) -> ColumnElement[bool]:
+    """Return the condition that takes every request of minutes `first` … `last` once.
+
+    Whole days come from day rows, which tell all of their compacted hours, the edges from hour rows, and what is not
+    compacted yet from minute rows. Without `days`, hour rows serve for all of it (those of 90 days are kept).
+    """
+    minute, span = table.minute, table.span
+    begin, end = -(-first // DAY) * DAY, (last + 1) // DAY * DAY
+    fresh = and_(span == 1, minute.between(first, last))
+    if not days or begin >= end:
+        return or_(fresh, and_(span == HOUR, minute.between(first, last)))
+    edges = or_(minute.between(first, begin - 1), minute.between(end, last))
+    return or_(fresh, and_(span == DAY, minute.between(begin, end - 1)), and_(span == HOUR, edges))
+
+
+def sums_by(groups: Sequence[Any], first: int, last: int, *, days: bool = True) -> Any:  # noqa: ANN401 — SQLAlchemy's Select of this shape has no name
     """Return the query that sums all columns by these groups over minutes `first` … `last`."""
-    sums = (func.sum(getattr(ActivityRollup, name)) for name in SUMS)
+    # PostgreSQL's sum of a bigint is numeric, which takes long to read; no sum comes near 63 bits.
+    sums = (cast(func.sum(getattr(ActivityRollup, name)), BigInteger) for name in SUMS)
     return (
         select(*groups, *sums)
         .select_from(ActivityRollup)
         .join(Cell, Cell.id == ActivityRollup.cell_id)
-        .where(ActivityRollup.minute.between(first, last))
+        .where(within(ActivityRollup, first, last, days=days))
         .group_by(*groups)
         .order_by(*groups)
     )
 
 
 def sums_of(values: Sequence[Any]) -> ActivitySums:
-    """Return what `sums_by` summed; int(): PostgreSQL's sum of a bigint is numeric."""
-    numbers = [int(value) for value in values]
+    """Return what `sums_by` summed."""
+    numbers = [int(value) for value in values]  # as a report's own query may give them without the cast
     plain = len(SUMS) - ACCEPTED_COLUMNS
     named = dict(zip(SUMS[:plain], numbers[:plain], strict=True))
     return ActivitySums(**named, accepted_histogram=numbers[plain:])

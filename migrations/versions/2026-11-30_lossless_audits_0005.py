@@ -25,7 +25,7 @@ def upgrade() -> None:
         sa.Column("spec_arm", sa.Text(), nullable=False),
         sa.Column("outcome", sa.Text(), nullable=False),
         sa.Column("requests", sa.BigInteger(), nullable=False),
-        sa.Column("largest_gap", sa.Float(), nullable=True),
+        sa.Column("largest_gap", sa.Double(), nullable=True),
         sa.PrimaryKeyConstraint("hour", "task", "plain_arm", "spec_arm", "outcome", name=op.f("pk_audit_rollups")),
     )
     op.create_table(
@@ -43,7 +43,7 @@ def upgrade() -> None:
         sa.Column("field", sa.Text(), nullable=False),
         sa.Column("position", sa.BigInteger(), nullable=True),
         sa.Column("token", sa.BigInteger(), nullable=True),
-        sa.Column("gap", sa.Float(), nullable=True),
+        sa.Column("gap", sa.Double(), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_audit_findings")),
     )
     op.create_index(op.f("ix_audit_findings_at"), "audit_findings", ["at"])

@@ -1,0 +1,123 @@
+"""The operations page and the report over ten million requests of 90 days, on SQLite and PostgreSQL, and their size.
+
+`python -m benchmarks ops_queries`; about ten minutes. Nothing is cached between two readings but by the database.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import text
+
+from benchmarks._ops_history import write_history
+from gateway.db import Database
+from gateway.ops.collect import OpsReader
+from gateway.ops.window import parse_window
+from tests.fixtures.records import make_record
+from tests.fixtures.stores import _create_database, running_postgres
+
+REQUESTS, DAYS, RAW = 10_000_000, 90, 100_000
+READS = {"15m": 20, "1h": 20, "24h": 20, "7d": 10, "30d": 5, "90d": 5}
+LIMITS = {"page_p99_ms": {"sqlite": 1000, "postgresql": 300}, "report_s": 5, "rollups_mb": 200, "records_per_s": 2000}
+
+
+def run(*, requests: int = REQUESTS, raw: int = RAW) -> dict[str, Any]:
+    """Return what was measured, beside what is to be reached."""
+    return asyncio.run(_both(requests, raw))
+
+
+async def _both(requests: int, raw: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"requests": requests, "days": DAYS, "raw_rows": raw, "limits": LIMITS}
+    found["machine"] = {"cpus": os.cpu_count(), "python": platform.python_version()}
+    with tempfile.TemporaryDirectory(prefix="bk-ops-") as folder, running_postgres() as server:
+        path = Path(folder) / "ops.db"
+        found["sqlite"] = await _measure(f"sqlite:///{path}", requests, raw)
+        found["postgresql"] = await _measure(await _create_database(server), requests, raw)
+    return found
+
+
+async def _measure(url: str, requests: int, raw: int) -> dict[str, Any]:
+    database = Database(url, timeout_s=60.0)
+    await database.migrate()
+    began = time.perf_counter()
+    await write_history(database, requests=requests, days=DAYS, raw=raw, now=time.time())
+    generated = time.perf_counter() - began
+    await _analyse(database)
+    reader = OpsReader(database, patience_s=300.0)
+    out: dict[str, Any] = {"generated_s": round(generated, 1), "rollups_mb": await _size_mb(database), "page_ms": {}}
+    for window, times in READS.items():
+        took = [await _timed(reader.report(parse_window(window))) for _ in range(times)]
+        out["page_ms"][window] = {"p50": _ms(sorted(took)[len(took) // 2]), "max": _ms(max(took))}
+    charts = [await _timed(reader.series(parse_window("90d"))) for _ in range(3)]
+    out["charts_90d_ms"] = _ms(max(charts))
+    out["report_90d_s"] = round(max([await _timed(reader.report(90 * 86400.0, study=True)) for _ in range(2)]), 2)
+    out["report_7d_s"] = round(await _timed(reader.report(7 * 86400.0, study=True)), 2)
+    out["records_per_s"] = await _write_rate(database)
+    await database.aclose()
+    return out
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--json", action="store_true", help="only one line of JSON")
+    parser.add_argument("--requests", type=int, default=REQUESTS)
+    given = parser.parse_args()
+    print(json.dumps(run(requests=given.requests, raw=min(RAW, given.requests)), indent=None if given.json else 2))
+
+
+async def _timed(job: Any) -> float:  # noqa: ANN401  # any awaitable
+    began = time.perf_counter()
+    await job
+    return time.perf_counter() - began
+
+
+def _ms(seconds: float) -> int:
+    return round(1000 * seconds)
+
+
+async def _analyse(database: Database) -> None:
+    """Let the planner know the tables, as autovacuum and `PRAGMA optimize` do in time."""
+    async with database._write(300.0) as connection:
+        for table in ("cells", "activity_rollups", "latency_rollups", "requests"):
+            await connection.execute(text(f"ANALYZE {table}"))
+
+
+async def _size_mb(database: Database) -> dict[str, float]:
+    """Return the megabytes of both roll-up tables, indexes included."""
+    sizes: dict[str, float] = {}
+    for table in ("activity_rollups", "latency_rollups"):
+        async with database._read(120.0) as connection:
+            if connection.dialect.name == "postgresql":
+                query = text(f"SELECT pg_total_relation_size('{table}')")
+            else:
+                query = text("SELECT sum(pgsize) FROM dbstat WHERE name LIKE :name").bindparams(name=f"%{table}%")
+            size = float((await connection.execute(query)).scalar() or 0)
+            rows = int((await connection.execute(text(f"SELECT count(*) FROM {table}"))).scalar() or 0)
+        sizes |= {table: round(size / 1e6, 1), f"{table}_rows": rows}
+    sizes["total"] = round(sizes["activity_rollups"] + sizes["latency_rollups"], 1)
+    return sizes
+
+
+async def _write_rate(database: Database, batches: int = 20, size: int = 500) -> int:
+    """Return how many records a second one writer stores, in batches as the recorder does."""
+    now, spent = time.time(), 0.0
+    for batch in range(batches):
+        records = [
+            make_record(f"rate-{batch}-{at}", at=now + batch / 4, task=("code", "chat", "math")[at % 3])
+            for at in range(size)
+        ]
+        spent += await _timed(database.insert_records(records, writer="bench"))
+    return round(batches * size / spent)
+
+
+if __name__ == "__main__":
+    main()
