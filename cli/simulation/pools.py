@@ -79,6 +79,7 @@ class PoolRouter:
             settled = before is not None and before.state.settled and node.state.settled
             run.switches += bool(settled and before and before.state.incumbent != node.state.incumbent)
             self._snapshot.nodes[key], self._clock[key] = node, self._now
+        self._snapshot.weighed.clear()  # what was worked out from the nodes before
         decision = decide(
             self._request,
             Classification(trace.seen_task, 1.0, "declared"),

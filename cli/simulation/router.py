@@ -131,6 +131,7 @@ class Router:
         node = make_node(view, key, before, self._now - self._clock.get((wanted, key), self._now))
         run.switches += _switched(before, node)
         view.nodes[key] = node
+        view.weighed.clear()  # what was worked out from the node before
         self._clock[wanted, key] = self._now
         return decide(
             self._request,

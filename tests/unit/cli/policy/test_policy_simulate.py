@@ -72,6 +72,23 @@ def test_the_difference_between_two_policies(files: Path):
     assert "note: traces say task and prompt tokens only" in text
 
 
+def test_what_is_learnt_on_the_way_counts_and_from_when_on_is_the_rules_choice(files: Path):
+    """A task that loses is left on the way, later where a rule asks for more confidence."""
+    dear = COSTS.replace("per_token: 0.002", "per_token: 0.006")
+    (files / "costs.yaml").write_text(dear, encoding="utf-8")
+    text = AUTO.replace("  - {name: prose, when: {task: creative}, path: plain}\n", "")
+    (files / "old.yaml").write_text(text, encoding="utf-8")
+    (files / "new.yaml").write_text(
+        text.replace("name: rest", "name: rest, break_even: {confidence: 99.99%}"), encoding="utf-8"
+    )
+    code, output = simulate(files, "--traces", files / "traces.jsonl", "--json")
+    assert code == 0, output
+    found = json.loads(output)
+    assert max(found["old"]["speculative_share"]) < 0.8
+    for patient, usual in zip(found["new"]["speculative_share"], found["old"]["speculative_share"], strict=True):
+        assert patient > usual
+
+
 def test_the_same_policy_twice_differs_in_nothing(files: Path):
     (files / "old.yaml").write_text(AUTO, encoding="utf-8")
     _, output = simulate(files, "--traces", files / "traces.jsonl", "--json")
