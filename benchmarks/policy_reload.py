@@ -83,7 +83,7 @@ async def change(first: str, second: str, upstream: str, spread: list[float]) ->
                 async with session.get(f"{second}/v1/policy") as answer:
                     if answer.headers["etag"].strip('"') == hashes[-1]:
                         break
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(0.02)
             spread.append(time.perf_counter() - began)
             await asyncio.sleep(max(0.0, EVERY_S - (time.perf_counter() - began)))
     return hashes
