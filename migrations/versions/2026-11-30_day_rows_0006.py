@@ -5,10 +5,10 @@ Revision 0006, after 0005.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import sqlalchemy as sa
 from alembic import op
-
-from gateway.histogram import LogHistogram
 
 revision = "0006"
 down_revision = "0005"
@@ -78,7 +78,37 @@ def _add_latencies() -> None:
         bind.execute(sa.delete(table).where(table.c.span == DAY, table.c.minute == day))
         rows = []
         for (cell_id, metric), packed in found.items():
-            merged = LogHistogram.merge_encoded(packed)
+            merged = Counter()
+            for blob in packed:
+                merged.update(_unpacked(blob))
             rows.append({"span": DAY, "minute": day, "cell_id": cell_id, "metric": metric, "writer": "compacted",
-                         "count": merged.count, "histogram": merged.encode()})
+                         "count": merged.total(), "histogram": _packed(merged)})
         bind.execute(sa.insert(table), rows)
+
+
+def _unpacked(blob: bytes) -> dict[int, int]:
+    """Return bucket → count: a version byte, then (step of the bucket, count) as base-128 numbers, low digits first."""
+    numbers, value, shift = [], 0, 0
+    for byte in blob[1:]:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            numbers.append(value)
+            value = shift = 0
+    found, bucket = {}, 0
+    for step, count in zip(numbers[::2], numbers[1::2], strict=True):
+        bucket += step
+        found[bucket] = count
+    return found
+
+
+def _packed(counts: dict[int, int]) -> bytes:
+    out, before = bytearray((1,)), 0
+    for bucket in sorted(counts):
+        for value in (bucket - before, counts[bucket]):
+            while value > 0x7F:
+                out.append(value & 0x7F | 0x80)
+                value >>= 7
+            out.append(value)
+        before = bucket
+    return bytes(out)
