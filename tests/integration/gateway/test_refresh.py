@@ -9,9 +9,10 @@ import pytest
 from engine.messages import CostCell, CostTable
 from gateway.db import Database
 from gateway.history import History
+from gateway.policy import BreakEven, Rule
 from gateway.recorder import Recorder
 from gateway.refresh import Refresher
-from gateway.routing import summarize
+from gateway.routing import summarize, thresholds_of
 from gateway.settings import Settings
 from gateway.stats import MemoryStats, StatsStore
 from gateway.stores import Stores
@@ -60,6 +61,34 @@ async def write(tmp_path, store, database, count):
         recorder.submit(make_record(f"p{i}", arm=Arm("engine"), tpot_s=0.02))
     await recorder.aclose()
     assert all(sink.pending == 0 for sink in recorder.state().sinks)
+
+
+async def test_the_thresholds_that_a_policy_names_have_views_at_the_next_refresh(tmp_path, database):
+    """Views come and go with the policy, grow stale with the rest, and are made for one that is only asked about."""
+    store = MemoryStats()
+    await write(tmp_path, store, database, 10)
+    patient, forgetful = BreakEven(min_requests=100), BreakEven(half_life=60.0)
+    named: list[BreakEven] = [patient]
+    refresher = Refresher(
+        backends=lambda: {"engine": KnownBackend()},
+        store=store,
+        thresholds=lambda: thresholds_of(Rule("r", break_even=one) for one in named),
+    )
+    await refresher.refresh()
+    view = refresher.snapshot.under(patient)
+    assert view is not refresher.snapshot
+    assert view.nodes.keys() == refresher.snapshot.nodes.keys()
+    assert view.book is refresher.snapshot.book
+    named[:] = [forgetful]
+    await refresher.refresh()
+    assert refresher.snapshot.under(patient) is refresher.snapshot
+    assert refresher.snapshot.under(forgetful).book is not refresher.snapshot.book
+    asked = await refresher.seen_under(thresholds_of([Rule("r", break_even=patient)]))
+    assert asked.under(patient) is not asked
+    assert refresher.snapshot.under(patient) is refresher.snapshot
+    refresher._read_at = time.monotonic() - 60
+    refresher._mark_stale()
+    assert refresher.snapshot.under(forgetful).stale
 
 
 async def test_a_snapshot_holds_what_was_recorded_and_survives_a_restart(tmp_path, redis_url, database):
