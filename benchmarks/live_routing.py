@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,7 +31,8 @@ from cli.demo.workload import Prompt, interleave, load_prompts
 CASES = (1, 4, 8)
 ALWAYS_ON = "engine/ngram-k4"
 """The draft length nearest 4 of the default policy's first method: what the holdout keeps to as well."""
-WAYS: dict[str, dict[str, str]] = {
+Ways = dict[str, dict[str, str]]
+WAYS: Ways = {
     "routed": {},
     "always_off": {"x-breakeven-path": "plain"},
     "always_on": {"x-breakeven-path": "speculative", "x-breakeven-arm": ALWAYS_ON},
@@ -55,7 +57,7 @@ class Group:
         return any(word in s.reason for s in self.samples["routed"] for word in ("probe (", "holdout ("))
 
 
-async def case(url: str, concurrency: int) -> dict[str, Any]:
+async def case(url: str, concurrency: int, ways: Ways = WAYS) -> dict[str, Any]:
     """Measure one concurrency against a gateway that has just started."""
     prompts = interleave(load_prompts(), 6)
     groups: list[Group] = []
@@ -68,7 +70,7 @@ async def case(url: str, concurrency: int) -> dict[str, Any]:
             at = 0
             while time.monotonic() < deadline and at < 3 * len(prompts):
                 chosen = [prompts[(at + i) % len(prompts)] for i in range(concurrency)]
-                groups.append(await _group(client, model, chosen, len(groups)))
+                groups.append(await _group(client, model, chosen, len(groups), ways))
                 at += concurrency
     return figures(groups, concurrency) | {"learning": learning, "busy_cores_in_all": round(other.cores, 2)}
 
@@ -78,25 +80,24 @@ async def _learn(client: Client, model: str, prompts: Sequence[Prompt], concurre
     began, sent = time.monotonic(), 0
     while time.monotonic() - began < LEARNING_S:
         chosen = [prompts[(sent + i) % len(prompts)] for i in range(concurrency)]
-        await _send(client, model, chosen, "routed")
+        await _send(client, model, chosen, {})
         sent += concurrency
     await asyncio.sleep(2.0)
     return {"requests": sent, "seconds": round(time.monotonic() - began, 1)}
 
 
-async def _group(client: Client, model: str, prompts: Sequence[Prompt], number: int) -> Group:
-    ways = list(WAYS)
-    turn = number % len(ways)
+async def _group(client: Client, model: str, prompts: Sequence[Prompt], number: int, ways: Ways) -> Group:
+    names = list(ways)
+    turn = number % len(names)
     group = Group({}, {})
-    for way in ways[turn:] + ways[:turn]:
+    for way in names[turn:] + names[:turn]:
         began = time.perf_counter()
-        group.samples[way] = await _send(client, model, prompts, way)
+        group.samples[way] = await _send(client, model, prompts, ways[way])
         group.seconds[way] = time.perf_counter() - began
     return group
 
 
-async def _send(client: Client, model: str, prompts: Sequence[Prompt], way: str) -> list[Sample]:
-    wish = WAYS[way]
+async def _send(client: Client, model: str, prompts: Sequence[Prompt], wish: dict[str, str]) -> list[Sample]:
     sent = (client.send(p.body(model, TOKENS), prompt=p.id, task=p.task, wish=wish) for p in prompts)
     return list(await asyncio.gather(*sent))
 
@@ -153,6 +154,17 @@ def _arms(groups: Sequence[Group]) -> dict[str, dict[str, int]]:
     return found
 
 
+def _wait(url: str, server: subprocess.Popen[str]) -> None:
+    """Wait until the gateway and its engine are ready: on a busy machine that takes a while."""
+    for patience in reversed(range(4)):
+        try:
+            return wait_for(url, server)
+        except RuntimeError:
+            if not patience or server.poll() is not None:
+                raise
+    return None
+
+
 def measure(concurrency: int) -> dict[str, Any]:
     """Start a gateway with its engine, measure, and end both."""
     port = free_port()
@@ -160,7 +172,7 @@ def measure(concurrency: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="live-routing-") as folder:
         command = (sys.executable, "-m", "cli.main", "serve", "--port", str(port), "--data-dir", folder)
         with process(*command) as server:
-            wait_for(f"{url}/readyz", server)
+            _wait(f"{url}/readyz", server)
             return asyncio.run(case(url, concurrency))
 
 

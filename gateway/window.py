@@ -18,6 +18,8 @@ from gateway.types import CellKey
 _SHORT, _LONG = 10, 30
 """Lengths of blocks, minutes."""
 _LONG_AFTER = 60
+_FIRST_S = 0.3
+"""Seconds that one read spends at most on minutes that have never been read."""
 Cells = dict[CellKey, dict[str, int]]
 
 
@@ -29,16 +31,25 @@ class Window:
         self._minutes: dict[int, Cells] = {}
         self._blocks: dict[tuple[int, int], list[Bucket]] = {}
         self._turn = 0
-        self._first = True
+        self._reach: int | None = None
+        """The oldest minute read so far, until the whole window has been."""
 
     async def read(self, store: Statistics) -> bool:
-        """Read what may be new; return whether anything was. Raises StoreUnavailable."""
-        now = int(time.time() // 60)
-        if self._first:
-            changed = self._take(now - self._length, now + 1, await store.read(now - self._length, now + 1))
-            self._first = False
-            return changed
+        """Read what may be new; return whether anything was. Raises StoreUnavailable.
+
+        At first the newest minutes, then as many older ones as a moment allows: a large fleet's whole window takes
+        seconds, and decisions need not wait for it.
+        """
+        now, began = int(time.time() // 60), time.monotonic()
         changed = self._take(now - 1, now + 1, await store.read(now - 1, now + 1))
+        if self._reach is None:
+            self._reach = now - 1
+        if self._reach > now - self._length:
+            while self._reach > now - self._length and time.monotonic() - began < _FIRST_S:
+                oldest = max(now - self._length, self._reach - _SHORT)
+                changed |= self._take(oldest, self._reach - 1, await store.read(oldest, self._reach - 1))
+                self._reach = oldest
+            return changed
         self._turn = self._turn % self._length + 1
         old = now - 1 - self._turn
         changed |= self._take(old, old, await store.read(old, old))

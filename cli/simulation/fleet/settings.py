@@ -18,7 +18,7 @@ class FleetSettings:
     """Requests per second at the day's peak."""
     sample: float = 50.0
     """One request in so many is simulated, on so many times fewer servers."""
-    day_s: float = 150.0
+    day_s: float = 120.0
     """Seconds into which the day is compressed; no constant of the decision is compressed with it."""
     gateways: int = 8
     slots: int = 64

@@ -20,7 +20,7 @@ NAMES = {
 @pytest.mark.parametrize("has_page", [True, False])
 async def test_load_is_read_where_the_server_tells_it(adapter: type[MeasuredBackend], has_page: bool) -> None:
     running, waiting = NAMES[adapter]
-    page = f"{running} 5.0\n{waiting} 2.0\nprocess_start_time_seconds 1700000000.4\n"
+    page = f"{running} 5.0\n{waiting} 2.0\n{adapter.kv_metrics[-1]} 0.5\nprocess_start_time_seconds 1700000000.4\n"
 
     async def models(_: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "m", "max_model_len": 64}]})
@@ -39,6 +39,7 @@ async def test_load_is_read_where_the_server_tells_it(adapter: type[MeasuredBack
         await backend.probe()
         seen = (backend.model, backend.running_seen, backend.waiting, backend.epoch.rpartition(".")[2])
         assert seen == (("m", 5, 2, "1700000000") if has_page else ("m", 0, 0, "1"))
+        assert backend.kv_used == (0.5 if has_page else None)
     finally:
         await backend.aclose()
         await runner.cleanup()

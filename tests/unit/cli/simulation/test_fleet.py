@@ -113,8 +113,8 @@ def test_a_small_day_is_routed_to_the_faster_pool_and_every_request_is_answered(
     day = fleet.day()
     assert len(day.jobs) == len(list(arrivals(SMALL, table.traces)))
     assert all(one.arrived <= one.started <= one.first_token <= one.finished for one in day.jobs)
-    early, late = ([j.arm == FAST for j in day.jobs if first < j.arrived < first + 8] for first in (0, 12))
-    assert np.mean(late) > max(0.6, np.mean(early))
+    early, late = ([float(j.arm == FAST) for j in day.jobs if first < j.arrived < first + 8] for first in (0, 12))
+    assert np.mean(late) > max(0.6, float(np.mean(early)))
     found = figures(day)
     assert found["reversals_beside_events"] == 0
     assert json.dumps(found)
