@@ -134,10 +134,12 @@ class Book:
         """Add counters that are a vector already."""
         layout = self.layouts[kind[0], method]
         self._pooled.clear()
+        if weight != 1.0:
+            vector = vector * weight
         for place in (self.piles[kind], self.totals[kind[0]]):
             if method not in place:
                 place[method] = Pile(layout)
-            place[method].add(k, vector, weight)
+            place[method].add(k, vector)
 
     def pile(self, kind: Kind, lend: float) -> dict[str, Pile]:
         """Return the kind's own counters with those of the task's other bands, which weigh `lend` requests at most."""

@@ -113,7 +113,9 @@ class Eras:
             if bucket.minute >= newest and bucket.key.k > 0:
                 place = (bucket.minute, bucket.key)
                 before = self.taken.get(place, {})
-                taken[place] = dict(bucket.counters)
+                taken[place] = bucket.counters
+                if before is bucket.counters:
+                    continue
                 more = {name: value - before.get(name, 0) for name, value in bucket.counters.items()}
                 scope = (bucket.key.backend, bucket.key.method, bucket.key.task)
                 news.setdefault(scope, []).append((bucket.key, more))

@@ -39,8 +39,9 @@ TYPICAL_CONTEXT = dict(zip(CONTEXT_BANDS, (300, 1200, 4500, 18000, 48000), stric
 """Tokens that stand for a context band where costs are looked up."""
 CARRY_S = 10.0
 """Seconds for which a node without new requests is carried on as it is."""
-MOST_NODES = 80
-"""Nodes that one refresh makes anew at most, the oldest first: its time is bounded, the rest has its turn next."""
+MOST_NODES = 40
+"""Nodes that one refresh makes anew at most, those that decisions have used first, then the oldest: its time is
+bounded, the rest has its turn next."""
 _FEWEST_NODES = 16
 """The same for each of several views, which share that number."""
 DEFAULT_ALARM = Rule("").zero_accept_alarm
@@ -72,6 +73,8 @@ class Node:
     signature: object = None
     """What it was made from; unchanged, it is carried on for a while."""
     made_at: float = 0.0
+    used: bool = False
+    """Whether a decision has looked at it."""
     alarm_at: float | None = DEFAULT_ALARM
     """Zero-accept rate at which the rule that last asked raises its alarm; None: it has none."""
 
@@ -132,6 +135,7 @@ class Snapshot:
         found = self.nodes.get(key)
         if found is None:
             found = self.nodes[key] = make_node(self, key, None, 0.0)
+        found.used = True
         return found
 
 
@@ -279,10 +283,10 @@ def _fill(snapshot: Snapshot, previous: Snapshot | None, most: int) -> None:
     wanted: set[NodeKey] = {key for key in old if key[0] in snapshot.offered}
     for kind, loads in snapshot.book.loads.items():
         wanted.update((*kind, load) for load in loads)
-    made = 0
-    for key in sorted(wanted, key=lambda key: old[key].made_at if key in old else 0.0):
+    made, signatures = 0, _Signatures(snapshot)
+    for key in sorted(wanted, key=lambda key: _turn(old.get(key))):
         before = old.get(key)
-        signature = _signature(snapshot, key)
+        signature = signatures.of(key)
         age = snapshot.made_at - before.made_at if before else elapsed
         if before is not None and (made >= most or (before.signature == signature and age < CARRY_S)):
             snapshot.nodes[key] = before
@@ -292,11 +296,26 @@ def _fill(snapshot: Snapshot, previous: Snapshot | None, most: int) -> None:
         made += 1
 
 
-def _signature(snapshot: Snapshot, key: NodeKey) -> object:
-    backend, task = key[:2]
-    offered = tuple(snapshot.offered.get(backend, ()))
-    eras = tuple(w.era for (name, _, of), w in snapshot.eras.watches.tasks.items() if (name, of) == (backend, task))
-    return snapshot.book.signatures.get(key[:4]), id(snapshot.costs.get(backend)), offered, eras
+def _turn(node: Node | None) -> tuple[bool, float]:
+    """Return a node's place among those to be made anew."""
+    return (not node.used, node.made_at) if node else (False, 0.0)
+
+
+class _Signatures:
+    """What nodes are made from: one whose signature has stayed need not be made anew."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._offered = {backend: tuple(arms) for backend, arms in snapshot.offered.items()}
+        self._eras: dict[tuple[str, str], tuple[int, ...]] = {}
+        for (backend, _, task), watch in snapshot.eras.watches.tasks.items():
+            self._eras[backend, task] = (*self._eras.get((backend, task), ()), watch.era)
+
+    def of(self, key: NodeKey) -> object:
+        """Return the signature of one node."""
+        backend, task = key[:2]
+        costs, counted = self._snapshot.costs.get(backend), self._snapshot.book.signatures.get(key[:4])
+        return counted, id(costs), self._offered.get(backend, ()), self._eras.get((backend, task), ())
 
 
 def _task_priors(
