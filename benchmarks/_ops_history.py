@@ -35,6 +35,8 @@ INCUMBENT = (2, 2, 2, 2, 2, 2, 0, 1)
 """Index of each task's usual arm."""
 TEMPERATURES, CONTEXTS, LOADS = ("0", "1", ANY), ("512", "2k", "8k", ANY), (1, 2, 4, 8, 16)
 """The last of each stands in compacted rows."""
+GAPS = 6
+"""Gaps between events drawn for each answer."""
 _LOG_GAMMA = np.log(1.02)
 _MINUTES_KEPT = 48 * 60
 Ints = NDArray[np.int64]
@@ -157,13 +159,13 @@ def _sums(drawn: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 def _latency_rows(
     rng: np.random.Generator, drawn: dict[str, NDArray[Any]], minute: int, span: int, cells: dict[tuple[int, ...], int]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield rows of `latency_rollups`; of each answer sixteen gaps between events are drawn."""
+    """Yield rows of `latency_rollups`; of each answer a few gaps between events are drawn."""
     index = _cell_index(drawn, ("temperature", "context") if span > 1 else ())
     tpot = drawn["time_s"] / drawn["tokens"]
-    gap = np.repeat(drawn["plain_s"] * drawn["cost"], 16) * rng.lognormal(0, 0.1, 16 * len(tpot))
+    gap = np.repeat(drawn["plain_s"] * drawn["cost"], GAPS) * rng.lognormal(0, 0.1, GAPS * len(tpot))
     values = {"ttft": drawn["ttft_s"], "tpot": tpot, "itl": gap, "e2e": drawn["ttft_s"] + drawn["time_s"]}
     for metric in METRICS:
-        which = np.repeat(index, 16) if metric == "itl" else index
+        which = np.repeat(index, GAPS) if metric == "itl" else index
         bucket = np.clip(np.ceil(np.log(values[metric] / 1e-6) / _LOG_GAMMA), 0, 1400).astype(np.int64)
         both, counts = np.unique(which * 1401 + bucket, return_counts=True)
         owner = both // 1401

@@ -141,7 +141,7 @@ def test_charts_show_what_was_sent_and_say_it_as_tables(watch, sent):
     assert charts == {"requests", "tokens", "tpot", "ttft", "a", "z"}
     assert page.locator("#charts canvas").count() == 6
     page.locator('[data-chart="requests"] summary').click()
-    cells = page.locator('[data-chart="requests"] tbody td').all_inner_texts()
+    cells = page.locator('[data-chart="requests"] details tbody td').all_inner_texts()
     per_second = sum(float(cell) for cell in cells if cell != "–")
     assert 60 * per_second == pytest.approx(sum(sent.values()), rel=0.02)
 
@@ -202,8 +202,9 @@ def test_everything_can_be_reached_by_keyboard_and_is_named(watch):
         reached.add(page.evaluate("document.activeElement.textContent.trim()"))
     assert {"15m", "1h", "7d", "90d", "reports", "requests", "policies", "keys", "JSON", "CSV", "PDF"} <= reached
     assert page.locator("h1").count() == 1
-    for table in page.locator("table").all():
-        assert table.locator("caption").count() or table.get_attribute("aria-labelledby")
+    for table in page.locator("table:not(.u-legend)").all():
+        named = table.get_attribute("aria-labelledby") or table.get_attribute("aria-label")
+        assert table.locator("caption").count() or named
         columns = table.locator("tbody tr").first.locator("th, td").count()
         assert table.locator("thead th[scope=col]").count() == columns
     unnamed = page.locator("svg:not([aria-label])").count() + page.locator("section:not([aria-labelledby])").count()
@@ -214,7 +215,7 @@ def test_a_window_is_kept_in_the_address(watch, served):
     page = watch()
     page.get_by_role("link", name="7d", exact=True).click()
     page.wait_for_url("**/ops?since=7d")
-    assert page.locator("nav a[aria-current=page]").inner_text() == "7d"
+    assert page.locator("nav[aria-label=Window] a[aria-current=page]").inner_text() == "7d"
     assert "latest 7d" in page.locator("caption").inner_text()
 
 
