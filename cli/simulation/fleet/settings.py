@@ -18,7 +18,7 @@ class FleetSettings:
     """Requests per second at the day's peak."""
     sample: float = 50.0
     """One request in so many is simulated, on so many times fewer servers."""
-    day_s: float = 120.0
+    day_s: float = 90.0
     """Seconds into which the day is compressed; no constant of the decision is compressed with it."""
     gateways: int = 8
     slots: int = 64
@@ -31,7 +31,7 @@ class FleetSettings:
     """Tokens at the peak, as a share of what all servers could decode plainly."""
     poll_s: float = 1.0
     """Between two looks of a gateway at load and statistics: so old they are at most."""
-    collapse: tuple[float, float] = (0.15, 0.25)
+    collapse: tuple[float, float] = (0.75, 0.85)
     """Part of the day in which nothing that is drafted is accepted: all gateways learn of it at once, twice."""
     seed: int = 0
 
