@@ -10,7 +10,7 @@ from gateway.routing.estimates import PLAIN_KEY
 from gateway.routing.options import Ask, Option
 from gateway.routing.placing import placed
 from gateway.routing.shown import Shown
-from gateway.routing.weigh import Weighed, probes_of, shown_of
+from gateway.routing.weigh import Weighed, probes_of, short_of_margin, shown_of
 
 
 @dataclass(slots=True)
@@ -91,9 +91,17 @@ def _apart(ask: Ask, best: Option, control: Option | None) -> tuple[str, str]:
         if best.node.flights[best.arm.method].requests <= 0:
             return "no_data", "no_data, nothing was drafted"
         return "probe", "probe in flight"
-    if best.arm.k == 0 and best.node.state.incumbent != PLAIN_KEY:
+    if best.arm.k == 0 and (best.node.state.incumbent != PLAIN_KEY or _held_back(ask, control)):
         return "policy", f"policy, margin {ask.rule.break_even.margin:.1%} not reached"
     return "no_data", "no_data, too close to call"
+
+
+def _held_back(ask: Ask, control: Option | None) -> bool:
+    """Return whether the rule's margin alone keeps a task plain that its backend would control in flight."""
+    if control is None:
+        return False
+    flight = control.node.flights[control.arm.method]
+    return flight.pays(flight.gains) and short_of_margin(flight, list(flight.gains), ask.rule)
 
 
 def _fallback(options: list[Option], rule: Rule, best: Option) -> Option:

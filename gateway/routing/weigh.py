@@ -11,12 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.bands import context_band, load_band, temperature_band
-from gateway.policy.schema import Rule
+from gateway.policy.schema import BreakEven, Rule
 from gateway.routing.estimates import PLAIN_KEY
+from gateway.routing.flight import Flight
 from gateway.routing.options import Ask, Option, load_of, options_of
 from gateway.routing.shown import Shown, shown_for
 from gateway.types import Arm
 
+_USUAL_MARGIN = BreakEven().margin
 Controlled = dict[str, Option]
 """By backend: the option that goes out under in-flight control."""
 
@@ -65,15 +67,15 @@ def _weigh(ask: Ask, arms: Sequence[Arm], *, forced: bool) -> Weighed:
     controlled = candidates(options)
     best = preferred(options, ask.rule, controlled)
     shown = shown_of(best, options, None if forced else controlled.get(best.arm.backend))
-    return Weighed(ask.rule, options, controlled, best, _leaders(best, options, controlled), shown)
+    return Weighed(ask.rule, options, controlled, best, _leaders(best, options, controlled, ask.rule), shown)
 
 
-def _leaders(best: Option, options: list[Option], controlled: Controlled) -> dict[str, Option]:
+def _leaders(best: Option, options: list[Option], controlled: Controlled, rule: Rule) -> dict[str, Option]:
     """Return what each backend would take this request with."""
     leaders = {best.arm.backend: best}
     for name in {option.arm.backend: None for option in options if option.arm.backend != best.arm.backend}:
         mine = [option for option in options if option.arm.backend == name]
-        leaders[name] = in_flight(controlled.get(name), mine) or _incumbent(mine)
+        leaders[name] = in_flight(controlled.get(name), mine, rule) or _incumbent(mine)
     return leaders
 
 
@@ -89,7 +91,7 @@ def preferred(options: list[Option], rule: Rule, controlled: Controlled) -> Opti
         pool = anywhere_plain and all(option.arm.k > 0 for option in mine)
         if pool and (mine[0].node.state.incumbent == PLAIN_KEY or mine[0].seconds is None):
             continue
-        leaders.append(in_flight(controlled.get(name), mine) or _with_margin(_incumbent(mine), mine, rule))
+        leaders.append(in_flight(controlled.get(name), mine, rule) or _with_margin(_incumbent(mine), mine, rule))
     speculative = [leader for leader in leaders if leader.arm.k > 0 and leader.seconds is not None]
     if len(leaders) > 1 and speculative:
         return min(speculative, key=lambda option: option.seconds or 0.0)
@@ -107,18 +109,28 @@ def candidates(options: list[Option]) -> Controlled:
     return found
 
 
-def in_flight(best: Option | None, mine: list[Option]) -> Option | None:
+def in_flight(best: Option | None, mine: list[Option], rule: Rule) -> Option | None:
     """Return what one backend's requests take where it controls them in flight; None where it does not.
 
     The longest draft on offer goes out as the limit and the engine chooses below it; a task whose prior says plain goes
-    plain once its probes in flight did not pay, and at once where not even its best requests would gain.
+    plain once its probes in flight did not pay, and at once where not even its best requests would gain, or where the
+    rule asks for more than its mean gains.
     """
     if best is None:
         return None
     flight = best.node.flights[best.arm.method]
     plain = next((option for option in mine if option.arm.k == 0), None)
-    pays = flight.pays(option.arm.k for option in mine if option.arm.method == best.arm.method)
+    lengths = [option.arm.k for option in mine if option.arm.method == best.arm.method]
+    pays = flight.pays(lengths) and not short_of_margin(flight, lengths, rule)
     return best if plain is None or pays else plain
+
+
+def short_of_margin(flight: Flight, lengths: Sequence[int], rule: Rule) -> bool:
+    """Return whether a task gains less in flight than the rule asks for; the usual margin is left to the engine."""
+    margin = rule.break_even.margin
+    if margin <= _USUAL_MARGIN or not flight.sure:
+        return False
+    return max((flight.gains[k] for k in lengths if k in flight.gains), default=0.0) * (1.0 - margin) < 1.0
 
 
 def _candidate(mine: list[Option]) -> Option | None:
@@ -147,7 +159,7 @@ def _with_margin(leader: Option, mine: list[Option], rule: Rule) -> Option:
     """Return plain instead where a settled speculative arm gains less than the rule asks for."""
     if leader.arm.k == 0 or not leader.node.state.settled:
         return leader
-    if leader.estimate.r <= 1.0 - rule.break_even.margin or rule.break_even.margin <= 0.005:
+    if leader.estimate.r <= 1.0 - rule.break_even.margin or rule.break_even.margin <= _USUAL_MARGIN:
         return leader
     return next((option for option in mine if option.arm.k == 0), leader)
 

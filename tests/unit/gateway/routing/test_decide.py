@@ -119,6 +119,18 @@ def test_margin_of_the_rule_prefers_plain() -> None:
     assert ask(learned(0.55), rule=rule(break_even=BreakEven(margin=0.5))).arm.k == 0
 
 
+def test_margin_of_the_rule_holds_in_flight_too() -> None:
+    """Drafts gain here, but less than half: a rule that asks for so much stays plain, says why, and goes on looking."""
+    snapshot, adaptive = learned(0.55), {"engine": backend(adaptive=True)}
+    asked = rule(break_even=BreakEven(margin=0.5))
+    decision = ask(snapshot, rule=asked, backends=adaptive)
+    assert (decision.arm, decision.state) == (Arm("engine"), "policy")
+    assert "policy, margin 50.0% not reached, ngram-k" in decision.reason
+    assert ask(snapshot, rule=rule(break_even=BreakEven(margin=0.01)), backends=adaptive).arm.k > 0
+    states = {ask(snapshot, rule=asked, backends=adaptive, draw=i / 200).state for i in range(200)}
+    assert "probe" in states
+
+
 def test_holdout_splits_by_conversation() -> None:
     snapshot = learned(0.9)
     held = [ask(snapshot, rule=rule(holdout=0.5), conversation=f"c{i}") for i in range(400)]
