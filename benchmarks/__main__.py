@@ -61,11 +61,18 @@ def commit() -> str:
     return head + ("+" if changed else "")
 
 
-def run(name: str, only: str | None = None) -> bool:
+def run(name: str, only: str | None = None, clock: str | None = None) -> bool:
     """Run one benchmark, or some cases of it, write its results, and say whether it succeeded."""
     print(f"== {name}", flush=True)
     before, began = os.getloadavg(), time.time()
-    command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *(("--only", only) if only else ())]
+    command = [
+        sys.executable,
+        "-m",
+        f"benchmarks.{name}",
+        "--json",
+        *(("--only", only) if only else ()),
+        *(("--clock", clock) if clock else ()),
+    ]
     done = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.PIPE, text=True, check=False, env=_passive())
     lines = done.stdout.strip().splitlines()
     try:
@@ -113,13 +120,16 @@ def main() -> int:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="which ones (default: all)")
     parser.add_argument("--only", metavar="CASES", help="some cases of one benchmark, by commas (engine_speed)")
+    parser.add_argument(
+        "--clock", choices=["wall", "cpu"], help="what engine_speed counts: seconds, or those on the CPU"
+    )
     args = parser.parse_args()
     names = args.names or list(known)
-    if args.only and len(args.names) != 1:
-        parser.error(f"--only: expected with the name of one benchmark, got {len(args.names)} names")
+    if (args.only or args.clock) and len(args.names) != 1:
+        parser.error(f"--only, --clock: expected with the name of one benchmark, got {len(args.names)} names")
     if unknown := [name for name in names if name not in known]:
         parser.error(f"no benchmark {', '.join(unknown)}; expected one of {', '.join(known)}")
-    failed = [name for name in names if not run(name, args.only)]
+    failed = [name for name in names if not run(name, args.only, args.clock)]
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

@@ -66,6 +66,17 @@ def test_roll_back_leaves_no_trace(shape: str) -> None:
         torch.testing.assert_close(got, want[20:], atol=2e-4, rtol=1e-4)
 
 
+def test_a_head_that_is_the_embedding() -> None:
+    """Single rows and others take different copies of it, and tokens are looked up in one."""
+    loaded = random_model("llama", tie_word_embeddings=True)
+    text = list(range(10, 50))
+    runner = make_runner(loaded)
+    row = KVPool(runner.kv_shape, 64).allocate(64)
+    assert row is not None
+    parts = [runner.forward([RowInput(row, part, len(part))]) for part in (text[:20], text[20:21], text[21:])]
+    torch.testing.assert_close(torch.cat(parts), reference(loaded, text), atol=2e-4, rtol=1e-4)
+
+
 def test_only_the_wanted_logits() -> None:
     runner = make_runner(random_model("llama"))
     pool = KVPool(runner.kv_shape, 256)
