@@ -50,6 +50,7 @@ def run(settings: Settings, log_level: str) -> None:
 
     import uvicorn
 
+    from cli.huge_pages import use_huge_pages
     from gateway.api.protocol import GatewayProtocol
     from gateway.app import create_app
     from gateway.logs import configure
@@ -59,6 +60,7 @@ def run(settings: Settings, log_level: str) -> None:
     with listen(settings.server.host, settings.server.port) as listening:
         app = create_app(settings)
         tame_collector()
+        use_huge_pages()
         host, port = listening.getsockname()[:2]
         click.echo(f"gateway on http://{f'[{host}]' if ':' in host else host}:{port}", err=True)
         config = uvicorn.Config(

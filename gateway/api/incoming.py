@@ -6,12 +6,15 @@ import asyncio
 import os
 import re
 from collections import OrderedDict
+from itertools import count
 
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import InvalidRequest
 
 _SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+=-]{0,127}")
+_OURS = "req_" + os.urandom(10).hex()
+_COUNT = count()
 _REMEMBERED = 8192
 _LOOK_AFTER_S = 0.02
 
@@ -21,8 +24,11 @@ class ClientGone(Exception):  # not an error: nobody is left to be told
 
 
 def request_id_of(given: str | None) -> str:
-    """Return the client's request id if it is sane, else a fresh one."""
-    return given if given is not None and _SANE.fullmatch(given) else "req_" + os.urandom(12).hex()
+    """Return the client's request id if it is sane, else a fresh one.
+
+    Fresh ones are a number of this process's own and a count: asking the kernel each time gives other threads the turn.
+    """
+    return given if given is not None and _SANE.fullmatch(given) else f"{_OURS}{next(_COUNT):08x}"
 
 
 class RequestIds:
