@@ -189,13 +189,18 @@ def _expected(
     acceptance: dict[str, dict[str, dict[str, list[Figures]]]], found: Sequence[Cost]
 ) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
     """G by method, batch, task and k for greedy requests, from acceptance and measured costs."""
-    expected: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
+    by_length: dict[tuple[str, int], dict[int, tuple[float, float]]] = {}
     for cost in found:
-        for task, rows in acceptance.get(cost.method, {}).get("0", {}).items():
-            for row in rows:
-                if row.k == cost.k:
-                    by_task = expected.setdefault(cost.method, {}).setdefault(str(cost.batch), {})
-                    by_task.setdefault(task, {})[str(cost.k)] = round(gain_of(row, cost.alpha, cost.beta), 4)
+        by_length.setdefault((cost.method, cost.batch), {})[cost.k] = (cost.alpha, cost.beta)
+    expected: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
+    for (method, batch), lengths in by_length.items():
+        tasks = acceptance.get(method, {}).get("0", {})
+        expected.setdefault(method, {})[str(batch)] = {
+            task: {
+                str(row.k): round(gain_of(row, lengths, looks=method != "ngram"), 4) for row in rows if row.k in lengths
+            }
+            for task, rows in tasks.items()
+        }
     return expected
 
 

@@ -12,6 +12,7 @@ from engine.distill.corpus import Text
 from engine.distill.head import FeatureHead
 from engine.distill.rounds import Chances
 from engine.models import LoadedModel
+from engine.spec_decode.eagle import FLOOR
 from engine.spec_decode.ngram import MAX_N, NgramIndex, copy_from
 
 
@@ -34,8 +35,14 @@ class HeadJudge:
         # a state at position t drafts token t + 2: of output token i ≥ 1 it is position prompt + i − 2
         first = entry.prompt - 1
         steps = self._head.unrolled(text.tokens[None, 1:-1], text.features[None, :-1], self._depth)
-        rows = [[-1.0, *self._one(logits[0, first:], text, said[1:]).tolist()] for logits in steps]
-        return Chances(entry.task, entry.prompt, entry.total - entry.prompt, _by_start(rows))
+        rows, sure = [], []
+        for logits in steps:
+            rows.append([-1.0, *self._one(logits[0, first:], text, said[1:]).tolist()])
+            sure.append([1.0, *torch.softmax(logits[0, first:], -1).max(-1).values.tolist()])
+        accept = _by_start(rows)
+        if entry.temperature <= 0:
+            _stop_where_unsure(accept, _by_start(sure))
+        return Chances(entry.task, entry.prompt, entry.total - entry.prompt, accept)
 
     def _one(self, logits: torch.Tensor, text: Text, said: torch.Tensor) -> torch.Tensor:
         """Chance that each of these drafts [tokens, vocab] for `said` [tokens] is accepted."""
@@ -108,6 +115,16 @@ def target_log_probs(text: Text, target: LoadedModel) -> torch.Tensor:
     said = text.tokens[entry.prompt :].unsqueeze(-1)
     chances: torch.Tensor = functional.log_softmax(logits, -1).gather(-1, said).squeeze(-1)
     return chances
+
+
+def _stop_where_unsure(accept: list[list[float]], sure: list[list[float]]) -> None:
+    """Take out the drafts that the engine would not make, the head giving them too small a chance."""
+    for at in range(len(accept[0])):
+        chance = 1.0
+        for row, own in zip(accept, sure, strict=True):
+            chance *= max(0.0, own[at])
+            if chance < FLOOR:
+                row[at] = -1.0
 
 
 def _by_start(rows: Sequence[Sequence[float]]) -> list[list[float]]:

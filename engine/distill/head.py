@@ -20,7 +20,7 @@ from engine.distill.squares import LeastSquares
 from engine.models import LoadedModel
 from engine.spec_decode.head_file import HeadFile, HeadShape, write_head
 
-RIDGE_LINEAR, RIDGE_ATTENTION, RIDGE_INNER = 1e-3, 0.03, 0.03
+RIDGE_LINEAR, RIDGE_ATTENTION, RIDGE_INNER = 0.01, 0.03, 0.03
 """Strength of regularisation in parts of the mean square of what is given."""
 _NAMES = ("query", "key", "value", "out", "gate", "up", "down")
 

@@ -19,7 +19,7 @@ from engine.spec_decode.head_file import SHIPPED, check_head, read_head
 Kind = Literal["eagle", "standalone"]
 FILES: dict[Kind, str] = {"eagle": "eagle.safetensors", "standalone": "draft.safetensors"}
 """What each kind is kept as."""
-_FIT = 60_000
+_FIT = 40_000
 """Positions for the head's linear start."""
 
 

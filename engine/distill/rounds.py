@@ -9,7 +9,7 @@ along an answer with these chances is therefore the engine's own process, withou
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -116,9 +116,18 @@ def figures(sums: Sums) -> Figures:
     )
 
 
-def gain_of(found: Figures, draft_ratio: float, verify_ratio: float) -> float:
-    """G = Σ tokens · T_plain / Σ time: rounds cost 1 + α + β plain steps, steps without a draft 1."""
-    per_step = 1.0 + (1.0 - found.undrafted_share) * (draft_ratio + verify_ratio)
+def gain_of(found: Figures, costs: Mapping[int, tuple[float, float]], *, looks: bool) -> float:
+    """G = Σ tokens · T_plain / Σ time, from (α, β) by draft length; a step without a draft costs a plain one.
+
+    Rounds draft `drafted_per_round` tokens, which lies between measured lengths: costs are taken along a line between
+    the shortest one and k. `looks`: a step in which nothing is drafted has cost the first draft token all the same.
+    """
+    least = min(costs)
+    share = (found.drafted_per_round - least) / (found.k - least) if found.k > least else 1.0
+    share = min(1.0, max(0.0, share))
+    alpha, beta = (low + (high - low) * share for low, high in zip(costs[least], costs[found.k], strict=True))
+    nothing = costs[least][0] if looks else 0.0
+    per_step = 1.0 + (1.0 - found.undrafted_share) * (alpha + beta) + found.undrafted_share * nothing
     return found.tokens_per_step / per_step
 
 

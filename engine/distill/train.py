@@ -127,6 +127,9 @@ class Trainer:
     def run(self, tell: Callable[[Progress], None], *, judge_every: int, limit_s: float = math.inf) -> bool:
         """Train until the last step or for `limit_s` seconds; a later call goes on. Returns whether all is done."""
         started = saved = time.monotonic()
+        if self._step == 0:
+            self._judge_now()  # what training has to beat
+            self.save()
         while self._step < self._steps:
             for batch in self._rest_of_epoch():
                 loss, top1 = self._learn(batch)

@@ -21,6 +21,8 @@ from engine.spec_decode.eagle_layer import EagleLayer
 
 METHODS = ("eagle", "hybrid")
 """Methods whose requests it follows."""
+FLOOR = 0.15
+"""A greedy draft goes on while the head gives all of it together this chance: about what one more draft token costs."""
 
 
 @dataclass(slots=True)
@@ -34,6 +36,8 @@ class _Read:
     """Position of the first kept state."""
     states: torch.Tensor
     """[kept, width]; the first is that of the last position read, so that it can be read again."""
+    timed: bool = False
+    """Whether there is no text and only time is wanted: drafts are as long as asked for."""
 
     def take(self, position: int, states: torch.Tensor) -> None:
         """Add the states from `position` on, in place of what was drafted there before."""
@@ -59,7 +63,14 @@ class _Live:
     at: int
     state: SamplerState
     k: int
-    kv: KVRow
+    read: _Read
+    chance: float = 1.0
+    """What the head thinks of its draft so far."""
+
+    def wants(self, chance: float) -> bool:
+        """Whether a further token, of this chance, is worth drafting. Sampled drafts must not depend on it."""
+        self.chance *= chance
+        return self.chance >= FLOOR or not self.state.plain or self.read.timed
 
 
 class EagleProposer:
@@ -104,9 +115,10 @@ class EagleProposer:
         logits, state = self._layer.forward(inputs, states)
         while live:
             chosen = self._choose(logits, [(row.state, drafts[row.at].tokens, kept[row.at]) for row in live])
+            chances = torch.exp(logits.max(dim=-1).values - logits.float().logsumexp(dim=-1)).tolist()
             following = []
             for place, (row, token) in enumerate(zip(live, chosen, strict=True)):
-                if token is None:
+                if token is None or not row.wants(chances[place]):
                     continue
                 drafts[row.at].tokens.append(token)
                 if len(drafts[row.at].tokens) < row.k:
@@ -114,7 +126,7 @@ class EagleProposer:
             live = [row for _, row in following]
             if live:
                 state = state[[place for place, _ in following]] if len(live) < len(state) else state
-                inputs = [RowInput(row.kv, [drafts[row.at].tokens[-1]], 1) for row in live]
+                inputs = [RowInput(row.read.kv, [drafts[row.at].tokens[-1]], 1) for row in live]
                 logits, state = self._layer.forward(inputs, state)
         for draft, rows in zip(drafts, kept, strict=True):
             if rows:
@@ -129,7 +141,7 @@ class EagleProposer:
             row.zero()
             row.length = length - 2
             state = self._layer.no_state()
-            self._rows[sequence.request_id] = _Read(row, 0, length - 2, state)
+            self._rows[sequence.request_id] = _Read(row, 0, length - 2, state, timed=True)
 
     def release(self, request_id: str) -> None:
         """Give the request's KV back."""
@@ -159,7 +171,7 @@ class EagleProposer:
                 reading.append((RowInput(read.kv, tokens, 0), states))
                 continue
             read.states, read.start = read.states[count - 1 :], begin + count - 1
-            drafting.append((_Live(at, state, k, read.kv), RowInput(read.kv, tokens, 1), states))
+            drafting.append((_Live(at, state, k, read), RowInput(read.kv, tokens, 1), states))
         inputs = [row for _, row, _ in drafting] + [row for row, _ in reading]
         kept = [part for _, _, part in drafting] + [part for _, part in reading]
         return [row for row, _, _ in drafting], inputs, torch.cat(kept) if kept else torch.empty(0)

@@ -52,6 +52,12 @@ def texts_of(corpus: Corpus) -> Iterator[Text]:
     return (text for path in corpus.shards() for text in Corpus.texts(path))
 
 
+def cut_off(corpus: Corpus) -> list[Text]:
+    """Greedy answers that the limit has ended: of others the engine may draft beyond the end, which no corpus tells."""
+    found = [text for text in texts_of(corpus) if text.entry.temperature == 0]
+    return [text for text in found if text.entry.total - text.entry.prompt == 20]
+
+
 def test_the_corpus_holds_what_the_target_says_and_computes(corpus: Corpus, target: LoadedModel) -> None:
     found = list(texts_of(corpus))
     assert len(found) == len(wishes())
@@ -88,7 +94,8 @@ def test_an_interrupted_training_ends_as_an_uninterrupted_one(
     parts, _ = train(target, corpus, tmp_path / "parts", pieces=True)
     for name, weight in whole.draft.weights().items():
         torch.testing.assert_close(weight, parts.draft.weights()[name])
-    assert sum(one.loss for one in seen[-3:]) < sum(one.loss for one in seen[:3])
+    half = len(seen) // 2
+    assert sum(one.top1 for one in seen[half:]) > sum(one.top1 for one in seen[:half])
     assert (tmp_path / "whole" / "eagle.safetensors").is_file()
     with pytest.raises(DistillError, match="another run"):
         Trainer(target, [corpus], tmp_path / "whole", replace(SETTINGS, lr=1e-4))
@@ -100,7 +107,8 @@ def test_judged_rounds_are_the_engines_own(corpus: Corpus, target: LoadedModel, 
     trainer.draft.write(tmp_path / "eagle.safetensors")
     head = FeatureHead.of_file(read_head(tmp_path / "eagle.safetensors"), target)
     judge = HeadJudge(head, target, 4)
-    greedy = [text for text in texts_of(corpus) if text.entry.temperature == 0]
+    greedy = cut_off(corpus)
+    assert len(greedy) > 3
     chances = [judge.chances(text) for text in greedy]
     lookups = [ngram_chances(text, 4, MIN_N) for text in greedy]
     core = make_core(target, draft_head=str(tmp_path / "eagle.safetensors"), prefix_reuse=False)
@@ -116,19 +124,23 @@ def test_judged_rounds_are_the_engines_own(corpus: Corpus, target: LoadedModel, 
         metrics = [answer.metrics for answer in run(core, asked).values()]
         own = [one.speculative_decoding for one in metrics]
         assert expected.rounds == sum(one.num_spec_steps for one in own)
-        assert expected.emitted - expected.rounds == pytest.approx(
-            sum(one.num_accepted_draft_tokens for one in own), abs=4
-        )
-        assert expected.zero == sum(one.acceptance_histogram[0] for one in own)
+        assert expected.emitted - expected.rounds == sum(one.num_accepted_draft_tokens for one in own)
+        assert expected.zero == sum(one.acceptance_histogram[0] for one in own if one.acceptance_histogram)
+        assert expected.drafted == sum(one.num_draft_tokens for one in own)
 
 
 def test_figures_and_gain() -> None:
     sure = Chances("code", 5, 9, [[-1.0] + [1.0] * 8, [-1.0] + [1.0] * 8])
     found = figures(walk([sure], 2, random.Random(0)))
     assert (found.a, found.z, found.acceptance) == (pytest.approx(8 / 3, abs=1e-3), 0.0, [1.0, 1.0])
-    assert gain_of(found, 0.5, 0.1) == pytest.approx(found.tokens_per_step / 1.6)
+    assert gain_of(found, {2: (0.5, 0.1)}, looks=True) == pytest.approx(found.tokens_per_step / 1.6)
+    between = 1 + 0.2 + (0.3 + 0.1) * 2 / 3  # rounds of 1.67 drafts on average
+    assert gain_of(found, {1: (0.2, 0.0), 2: (0.5, 0.1)}, looks=True) == pytest.approx(8 / 3 / between, rel=1e-3)
     none = Chances("code", 5, 9, [[-1.0] * 9, [-1.0] * 9])
-    assert figures(walk([none], 2, random.Random(0))).undrafted_share == 1.0
+    idle = figures(walk([none], 2, random.Random(0)))
+    assert idle.undrafted_share == 1.0
+    assert gain_of(idle, {1: (0.2, 0.0), 2: (0.5, 0.1)}, looks=True) == pytest.approx(1 / 1.2)
+    assert gain_of(idle, {1: (0.2, 0.0), 2: (0.5, 0.1)}, looks=False) == pytest.approx(1.0)
     assert hybrid(none, sure).accept == sure.accept
     assert hybrid(sure, none).accept == sure.accept
 
@@ -143,7 +155,8 @@ def test_a_standalone_draft_is_exported_whole(corpus: Corpus, target: LoadedMode
 
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
     draft = replace(target, model=model, name="draft")
-    greedy = [text for text in texts_of(corpus) if text.entry.temperature == 0]
+    greedy = cut_off(corpus)
+    assert len(greedy) > 3
     expected = walk([DraftJudge(draft, target, 3).chances(text) for text in greedy], 3, random.Random(0))
     asked = [
         request(str(at), text.tokens[: text.entry.prompt].tolist(), method="draft_model", k=3, max_tokens=20)

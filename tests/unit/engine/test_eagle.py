@@ -14,12 +14,19 @@ from engine.core import EngineCore
 from engine.errors import ModelError
 from engine.kv_cache import KVPool
 from engine.models import LoadedModel
+from engine.spec_decode import eagle
 from engine.spec_decode.eagle_layer import EagleLayer
 from engine.spec_decode.head_file import read_head
 from tests.fixtures.core import generate, make_core, prompts, random_model, request, run
 from tests.fixtures.heads import features_of, fitted_head, head_file, random_head
 
 TEXT = [5, 9, 17, 200, 31, 77, 8, 120, 64, 19, 91, 33]
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random heads are never sure of anything: let them draft all the same."""
+    monkeypatch.setattr(eagle, "FLOOR", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +116,17 @@ def test_rounds_read_only_what_is_true(target: LoadedModel, head: str) -> None:
         fresh = (list(text) + output)[: length - 1]
         run(core, [request("b", fresh, method="eagle", k=3, max_tokens=5)])
         assert drafts[length] == draft
+
+
+def test_a_draft_ends_where_the_head_is_unsure(target: LoadedModel, head: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = prompts(1, seed=3)[0]
+    drafted = []
+    for floor in (0.0, 0.3, 1.0):
+        monkeypatch.setattr(eagle, "FLOOR", floor)
+        answer = run(make_core(target, draft_head=head), [request("a", text, method="eagle", k=4)])["a"]
+        assert answer.tokens == generate(target, text, 24)
+        drafted.append(answer.metrics.speculative_decoding.num_draft_tokens)
+    assert drafted[0] > drafted[1] >= drafted[2] == 0
 
 
 def test_a_trimmed_vocabulary_and_penalties(target: LoadedModel, tmp_path: Path) -> None:
