@@ -3,11 +3,15 @@
 The engine's scheduler calls `next_k` before and `observe` after each decode step of a request that came with
 `speculation.adaptive`; `cli.simulation` does the same on recorded traces. A call costs a few microseconds.
 
-A draft token at position j is accepted with the task's probability p_j, but requests of one task differ. One odds
-multiplier θ per request is shared by all positions: q_j = θ·o_j/(1 + θ·o_j) with o_j = p_j/(1 − p_j). θ is estimated as
-Mantel and Haenszel do for a common odds ratio (J. Natl. Cancer Inst. 22, 1959): Σ accepted·(1 − p_j) over
-Σ rejected·p_j, both sums begun with the prior's strength. Then the best k maximises a_k / x_k, with a_k the tokens
-that a round is expected to emit and x_k its cost in plain steps; nothing is drafted where no k exceeds 1.
+A draft token at position j is accepted with the task's probability p_j, but requests of one task differ, and so do the
+stretches of one output. q_j = θ·m·o_j/(1 + θ·m·o_j) with o_j = p_j/(1 − p_j), where
+- θ is the request's own odds multiplier, one for position 0 (does a draft start right?) and one for those after it
+  (does it go on?). Each is estimated as Mantel and Haenszel do for a common odds ratio (J. Natl. Cancer Inst. 22,
+  1959), Σ accepted·(1 − q_j) over Σ rejected·q_j, both sums begun with the prior's strength, and takes some of the
+  other's sums;
+- m is the task's: what a round that was accepted in full says of the next one, and what any other round does.
+Then the best k maximises a_k / x_k, with a_k the tokens that a round is expected to emit and x_k its cost in plain
+steps; nothing is drafted where no k exceeds 1.
 """
 
 from __future__ import annotations
@@ -19,9 +23,9 @@ from engine.messages import Adaptive
 BreakEven = Callable[[int, int], Sequence[tuple[int, float]]]
 """(load, context tokens) → pairs (k, x): a round at k costs x plain steps there."""
 
-FORGET_ROUND = 0.95
+FORGET_ROUND = 0.97
 """Weight that earlier evidence keeps per drafted round: an output's character changes as it goes on."""
-FORGET_PLAIN = 0.97
+FORGET_PLAIN = 0.98
 """The same per plain step: a request that was switched off drifts back to its prior."""
 DEFAULT_PRIOR = 0.6
 """Acceptance at each position where the request brought no prior."""
@@ -29,26 +33,52 @@ NEGLIGIBLE = 0.01
 """Chance of reaching a draft position below which longer drafts are not looked at."""
 CONTEXT_STEP = 256
 """Context tokens after which costs are looked up again."""
+LENT = 0.25
+"""What evidence on the start of drafts counts for their continuation, and the other way round."""
+LATER_STRENGTH = 0.7
+"""The prior's strength beyond the first draft position, as a share of that at the first."""
+STALE_AFTER = 4
+"""Steps without a draft after which the last round no longer says anything of the next."""
+WAIT_GROWTH = 1.8
+"""Factor on the plain steps before the next try, for each try in a row of which nothing was accepted."""
+LONGEST_WAIT = 256
+"""Plain steps that such waits may grow to."""
+
+
+class _Chances:
+    """The task's acceptance by position after one kind of round."""
+
+    __slots__ = ("chance", "misses", "odds")
+
+    def __init__(self, prior: Sequence[float], first: float, later: float) -> None:
+        self.odds = [(later if j else first) * p / (1 - p) for j, p in enumerate(prior)]
+        self.chance = [o / (1 + o) for o in self.odds]
+        self.misses = [0.0, 0.0]
+        """`[a]`: Σ (1 − q_j) over positions 1 to a − 1."""
+        for q in self.chance[1:]:
+            self.misses.append(self.misses[-1] + 1 - q)
 
 
 class Controller:
     """Draft length of one request, step by step. Not thread-safe; one per request."""
 
     __slots__ = (
-        "_accepts",
         "_adaptive",
+        "_after_full",
+        "_after_other",
         "_best",
         "_hit",
         "_k_max",
         "_ladder",
         "_least_bad",
         "_miss",
-        "_odds",
-        "_prior",
+        "_now",
         "_quiet",
         "_ratio",
         "_seen",
         "_spread",
+        "_unknown",
+        "_wait",
         "switches",
     )
 
@@ -70,13 +100,16 @@ class Controller:
             return
         prior = [min(0.995, max(0.005, p)) for p in adaptive.prior] or [DEFAULT_PRIOR]
         prior = (prior + [prior[-1]] * k_max)[:k_max]
-        self._prior = prior
-        self._odds = [p / (1 - p) for p in prior]
-        self._accepts = [0.0]
-        for p in prior:
-            self._accepts.append(self._accepts[-1] + 1 - p)
-        self._spread = max(1e-3, adaptive.strength * prior[0] * (1 - prior[0]))
-        self._hit = self._miss = 0.0
+        self._unknown = self._now = _Chances(prior, 1.0, 1.0)
+        self._after_full = _Chances(prior, *_multipliers(adaptive.after_full))
+        self._after_other = _Chances(prior, *_multipliers(adaptive.after_other))
+        later = prior[min(1, k_max - 1)]
+        self._spread = (
+            max(1e-3, adaptive.strength * prior[0] * (1 - prior[0])),
+            max(1e-3, adaptive.strength * LATER_STRENGTH * later * (1 - later)),
+        )
+        self._hit, self._miss = [0.0, 0.0], [0.0, 0.0]
+        self._wait = float(adaptive.probe)
         self._set_costs(adaptive.break_even)
         self.switches = 0
 
@@ -90,7 +123,7 @@ class Controller:
             if where != self._seen:
                 self._seen = where
                 self._set_costs(self._ratio(load, context))
-        if self._best == 0 and adaptive.probe and self._quiet >= adaptive.probe:
+        if self._best == 0 and adaptive.probe and self._quiet >= self._wait:
             return self._least_bad
         return self._best
 
@@ -102,7 +135,7 @@ class Controller:
         """
         if self._adaptive is None or self._k_max == 0:
             return len(confidence)
-        costs = {k: 1.0 / worth for _, worth, k in self._ladder if worth > 0.0}
+        costs = {k: 1.0 / worth for k, worth in self._ladder if worth > 0.0}
         alive = emitted = before = 1.0
         for kept, chance in enumerate(confidence):
             cost = next((x for k, x in costs.items() if k > kept), before)
@@ -117,18 +150,41 @@ class Controller:
         if self._adaptive is None or self._k_max == 0:
             return
         if drafted <= 0:
-            self._quiet += 1
-            self._hit *= FORGET_PLAIN
-            self._miss *= FORGET_PLAIN
-            if self._best == 0 and self._quiet & 7 == 0:
-                self._choose()
+            self._plain()
             return
-        self._quiet = 0
         drafted = min(drafted, self._k_max)
-        accepted = min(accepted, drafted)
-        self._hit = self._hit * FORGET_ROUND + self._accepts[accepted]
-        self._miss = self._miss * FORGET_ROUND + (self._prior[accepted] if accepted < drafted else 0.0)
+        accepted = max(0, min(accepted, drafted))
+        if self._adaptive.probe and self._quiet >= self._wait:
+            longest = max(LONGEST_WAIT, self._adaptive.probe)
+            self._wait = self._adaptive.probe if accepted else min(longest, self._wait * WAIT_GROWTH)
+        self._quiet = 0
+        self._forget(FORGET_ROUND, FORGET_ROUND if accepted and drafted > 1 else 1.0)
+        now = self._now
+        if accepted:
+            self._hit[0] += 1 - now.chance[0]
+            self._hit[1] += now.misses[accepted]
+        if accepted < drafted:
+            self._miss[accepted > 0] += now.chance[accepted]
+        self._now = self._after_full if accepted == drafted else self._after_other
         self._choose()
+
+    def _plain(self) -> None:
+        """Drift back to the prior; look again every few steps, as every drafted round does."""
+        self._quiet += 1
+        self._forget(FORGET_PLAIN, FORGET_PLAIN)
+        if self._quiet == STALE_AFTER:
+            self._now = self._unknown
+            self._choose()
+        elif self._best == 0 and self._quiet & 7 == 0:
+            self._choose()
+
+    def _forget(self, first: float, later: float) -> None:
+        """Weigh down earlier evidence: that on later positions only by a round that says something of them."""
+        hit, miss = self._hit, self._miss
+        hit[0] *= first
+        miss[0] *= first
+        hit[1] *= later
+        miss[1] *= later
 
     def _set_costs(self, pairs: Sequence[tuple[int, float]]) -> None:
         """Take over the costs in plain steps; lengths beyond `k_max` are left out.
@@ -136,14 +192,16 @@ class Controller:
         A round verifies more than a plain step does: a cost below one step is noise and taken as one.
         """
         worth = {k: 1.0 / max(1.0, x) for k, x in pairs if 0 < k <= self._k_max and x > 0} or {self._k_max: 1.0}
-        self._ladder = [(odds, worth.get(k, 0.0), k) for k, odds in enumerate(self._odds[: max(worth)], start=1)]
+        self._ladder = [(k, worth.get(k, 0.0)) for k in range(1, max(worth) + 1)]
         self._choose()
 
     def _choose(self) -> None:
-        theta = (self._spread + self._hit) / (self._spread + self._miss)
+        hit, miss, spread = self._hit, self._miss, self._spread
+        theta = (spread[0] + hit[0] + LENT * hit[1]) / (spread[0] + miss[0] + LENT * miss[1])
+        later = (spread[1] + hit[1] + LENT * hit[0]) / (spread[1] + miss[1] + LENT * miss[0])
         alive = emitted = 1.0
         gain = 0.0
-        for odds, worth, k in self._ladder:
+        for (k, worth), odds in zip(self._ladder, self._now.odds, strict=False):
             q = theta * odds
             alive *= q / (1.0 + q)
             emitted += alive
@@ -151,7 +209,14 @@ class Controller:
                 gain, self._least_bad = emitted * worth, k
             if alive < NEGLIGIBLE and gain > 0.0:
                 break
+            theta = later
         best = self._least_bad if gain > 1.0 else 0
         if best != self._best:
             self.switches += 1
             self._best = best
+
+
+def _multipliers(given: Sequence[float]) -> tuple[float, float]:
+    """Return the odds multipliers of the first position and of the later ones, 1 where none came."""
+    first, later = (*given, 1.0, 1.0)[:2]
+    return min(20.0, max(0.05, first)), min(20.0, max(0.05, later))

@@ -24,7 +24,11 @@ class Adaptive(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     strength: float = 32.0
     """How many draft tokens the prior weighs: small where the task's requests differ much."""
     probe: int = 16
-    """Plain steps after which a request that stopped drafting tries once more; 0: never."""
+    """Plain steps after which a request that stopped drafting tries once more (longer after each failure); 0: never."""
+    after_full: list[float] = msgspec.field(default_factory=list)
+    """Factors on the odds of `prior`, at the first position and at the others, after a round accepted in full."""
+    after_other: list[float] = msgspec.field(default_factory=list)
+    """The same after any other round. Empty: 1."""
 
 
 class Speculation(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):

@@ -33,7 +33,10 @@ class TaskSpec:
     """Mean log odds of the share of an output that is copied (spread: `spread`); copying holds with 95 %, the rest with
     `acceptance`, and changes about every 33 tokens. None: no such stretches."""
     tokens: float = 200.0
-    """Median output length; log-normal with σ = 0.7."""
+    """Median output length; log-normal with σ = `tail`."""
+    tail: float = 0.7
+    least: int = 4
+    """Shortest output."""
     prompt: float = 400.0
     """Median prompt length; log-normal with σ = 0.6."""
 
@@ -45,7 +48,7 @@ def make_traces(specs: list[TaskSpec], per_task: int, seed: int, *, cap: int = 1
 
 
 def _make(spec: TaskSpec, name: str, rng: np.random.Generator, cap: int) -> Trace:
-    size = int(np.clip(spec.tokens * np.exp(0.7 * rng.standard_normal()), 4, cap))
+    size = int(np.clip(spec.tokens * np.exp(spec.tail * rng.standard_normal()), spec.least, cap))
     prompt = int(np.clip(spec.prompt * np.exp(0.6 * rng.standard_normal()), 1, 60_000))
     if spec.copied is not None:
         return Trace(

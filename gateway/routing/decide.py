@@ -154,4 +154,5 @@ def _speculation(choice: Choice, options: list[Option]) -> Speculation | None:
     prior = flight.prior[: arm.k]
     eager = choice.state == "probe" and choice.preferred is not chosen
     probe = EAGER_PROBE if eager else flight.probe
-    return Speculation(arm.method, arm.k, Adaptive(pairs, prior, flight.strength, probe))
+    after_full, after_other = list(flight.streaks.after_full), list(flight.streaks.after_other)
+    return Speculation(arm.method, arm.k, Adaptive(pairs, prior, flight.strength, probe, after_full, after_other))

@@ -15,6 +15,7 @@ from gateway.routing.estimates import Setting
 from gateway.routing.observe import GAIN_UNIT, TRIAL_UNIT
 from gateway.routing.rounds import MAX_POSITION
 from gateway.routing.stats import Layout, Pile, Vector
+from gateway.routing.streaks import Streaks, streaks_of
 from gateway.routing.tuning import Tuning
 
 
@@ -27,6 +28,8 @@ class Flight:
     """Acceptance by draft position, given that all before held."""
     strength: float = 32.0
     """What the prior weighs, in trials: small where requests of the task differ much."""
+    streaks: Streaks = field(default_factory=Streaks)
+    """What the last round says of the next."""
     requests: float = 0.0
     costs: dict[int, float] = field(default_factory=dict)
     """x_k, a round's cost in plain steps, by draft length; empty where no costs are known."""
@@ -90,6 +93,7 @@ def flight_of(pile: Pile | None, parent: Pile | None, longest: int, tuning: Tuni
         flight.prior = [tuning.optimistic_prior] * depth
     else:
         flight.prior = _prior(total, wider, layout, depth, tuning)
+        flight.streaks = streaks_of(total, wider, layout)
     if pile is not None and total is not None:
         flight.requests = float(total[pile.layout.index["sn"]])
         flight.tried, flight.trials = pile.requests, float(total[pile.layout.index["bt"]])

@@ -7,6 +7,8 @@ A cell holds the requests that ran in one arm. Counters (all integers, so that m
 - `qt<j>`, `qs<j>`: trials and successes at draft position j in 1/64, a request weighing at most 16 trials, and
   `bt`, `bs`, `btt`, `bst`, `bss`: sums over the first 16 rounds of each request (t rounds, s with a token accepted),
   which tell how much requests differ: both feed the in-flight controller's prior;
+- `xt<p>`, `xf<p>`, `xa<p>`, `xb<p>`: trials at the first (p = 0) and at later draft positions (p = 1), those after a
+  round accepted in full, and the two sums of their odds ratio, all in 1/64 (see `streaks`);
 - `fn`, `fg`, `fgg`: requests with probe episodes in flight and the plain steps gained by them, in 1/100;
 - `mn`, `mtok`, `mt`: requests, tokens and time measured in 100 µs, `mtt`, `mxt`, `mxx` their second moments (time²,
   time·tokens, tokens²), `wn`, `wt` requests that found no queue and their time to first token in 100 µs;
@@ -36,6 +38,7 @@ from gateway.routing.rounds import (
     view_of_histogram,
 )
 from gateway.routing.stats import FLOWN
+from gateway.routing.streaks import streak_counters
 from gateway.types import CellKey, RequestRecord, Spec
 
 TIME_UNIT_S = 1e-4
@@ -118,6 +121,7 @@ def shape_counters(
     _positions(*position_counts(emitted, drafted), min(ran_at, MAX_POSITION), counters)
     rounds, hits = first_trials(emitted, drafted, TRIALS_PER_REQUEST)
     counters |= {"bt": rounds, "bs": hits, "btt": rounds * rounds, "bst": rounds * hits, "bss": hits * hits}
+    counters |= streak_counters(emitted, drafted)
     views = {k: view_at(emitted, drafted, ran_at, k) for k in sorted(set(lengths)) if 0 < k < ran_at}
     views[ran_at] = own
     counters["tok"] = sum(emitted)

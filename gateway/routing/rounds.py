@@ -88,15 +88,18 @@ def view_of_histogram(histogram: Sequence[int], undrafted: int, ran_at: int, k: 
 
 
 def position_counts(emitted: Sequence[int], drafted: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return (trials, successes) by draft position; the last round's end is a cut, not a rejection, and is left out."""
+    """Return (trials, successes) by draft position.
+
+    Where the output ends within a draft, that draft position was missed like one that was rejected: a round is worth
+    what it emits, and where outputs are short many rounds are cut.
+    """
     reached = [0] * (MAX_POSITION + 2)  # [j]: rounds that accepted exactly j tokens
     limit = [0] * (MAX_POSITION + 2)  # [j]: rounds in which nothing was rejected after exactly j accepted tokens
-    last = len(emitted) - 1
-    for step, (e, d) in enumerate(zip(emitted, drafted, strict=False)):
+    for e, d in zip(emitted, drafted, strict=False):
         if d > 0:
             accepted = e - 1 if e <= MAX_POSITION else MAX_POSITION
             reached[accepted] += 1
-            if accepted >= d or step == last or accepted >= MAX_POSITION:
+            if accepted >= d or accepted >= MAX_POSITION:
                 limit[accepted] += 1
     trials, passed = [0] * MAX_POSITION, [0] * MAX_POSITION
     beyond = sum(reached)

@@ -19,8 +19,10 @@ Vector = NDArray[np.float64]
 
 BASE = ("n", "tok", "ct", "rnd", "drf", "acc", "zero", "und", "sn", "s", "ss", "loops", "vn", "t")
 FLIGHT = ("bt", "bs", "btt", "bst", "bss", "fn", "fg", "fgg")
+STREAKS = tuple(f"{kind}{part}" for kind in ("xt", "xf", "xa", "xb") for part in "01")
 POSITIONS = tuple(f"{kind}{j}" for kind in ("qt", "qs") for j in range(MAX_POSITION))
 PER_LENGTH = ("r", "u", "d", "a", "z")
+_MOST_SHAPES = 4096
 FLOWN = "~"
 """Before the name of what requests under in-flight control say of the arm they ran in, and of it alone."""
 
@@ -32,7 +34,7 @@ class Layout:
         self.lengths = lengths
         self.features = ("t", *(f"{kind}{k}" for k in lengths for kind in ("r", "u")))
         """What the second moments are taken of."""
-        singles = (*BASE, *FLIGHT, *POSITIONS, *(f"{kind}{k}" for k in lengths for kind in PER_LENGTH))
+        singles = (*BASE, *FLIGHT, *STREAKS, *POSITIONS, *(f"{kind}{k}" for k in lengths for kind in PER_LENGTH))
         order = {feature: i for i, feature in enumerate(("t", *self._pairs_order()))}
         products = [f"{a}*{b}" for a in order for b in order if order[a] <= order[b]]
         moments = ("vn", "t", *(f"{kind}{k}" for k in lengths for kind in PER_LENGTH), *products)
@@ -46,6 +48,8 @@ class Layout:
         self.moments = np.array([self.index[name] for name in moments], dtype=np.intp)
         """Where the counters lie that a request may also have as flown, and where it has those."""
         self.flown = np.array([self.index[name] for name in flown], dtype=np.intp)
+        self._places: dict[tuple[str, ...], NDArray[np.intp]] = {}
+        """Where counters go, by their names in order: those of a cell hardly change. What is not known goes last."""
         self.sums = np.array([self.index[f] for f in self.features], dtype=np.intp)
 
     def _pairs_order(self) -> list[str]:
@@ -53,11 +57,15 @@ class Layout:
 
     def vector(self, counters: Mapping[str, int]) -> Vector:
         """Return the counters as a vector; those that the layout does not know are dropped."""
-        index = self.index
-        known = [name for name in counters if name in index]
-        vector = np.zeros(self.size)
-        vector[[index[name] for name in known]] = [counters[name] for name in known]
-        return vector
+        names = tuple(counters)
+        places = self._places.get(names)
+        if places is None:
+            if len(self._places) >= _MOST_SHAPES:
+                self._places.clear()
+            places = self._places[names] = np.array([self.index.get(name, self.size) for name in names], dtype=np.intp)
+        vector = np.zeros(self.size + 1)
+        vector[places] = np.fromiter(counters.values(), np.float64, len(names))
+        return vector[:-1]
 
     def tokens_at(self, total: Vector, k: int) -> float:
         """Return the tokens of the requests that tell of `k`."""

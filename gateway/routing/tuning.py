@@ -86,8 +86,8 @@ class Tuning:
     """and by this share besides. Near ties are left to settling and switching."""
     flight_requests: int = 5
     """Requests before a task's in-flight control may be taken off."""
-    flight_probe: int = 24
-    """Plain steps in flight after which a request drafts once more while that may pay."""
+    flight_probe: int = 12
+    """Plain steps in flight after which a request drafts once more while that may pay; the engine lengthens it."""
     flight_rest: int = 512
     """The same once the task's account of such probes is closed."""
     flight_off_share: float = 0.03

@@ -54,7 +54,9 @@ def test_off_is_probed_again_and_drifts_back_to_the_prior() -> None:
     controller = Controller(4, Adaptive([(2, 1.5), (4, 1.8)], [0.3] * 4, 32.0, probe=16))
     taken = drive(controller, 0.0, 100)
     assert taken[:16] == [0] * 16
-    assert taken.count(2) == 5
+    tries = [step for step, k in enumerate(taken) if k]
+    waits = [b - a - 1 for a, b in itertools.pairwise([-1, *tries])]
+    assert waits == [16, 29, 52], "tries that fail come ever more rarely"
     silent = Controller(4, Adaptive([(2, 1.5), (4, 1.8)], [0.3] * 4, 32.0, probe=0))
     assert drive(silent, 0.0, 100) == [0] * 100
 
@@ -63,6 +65,47 @@ def test_a_probe_that_holds_turns_drafting_on_again() -> None:
     controller = Controller(4, Adaptive([(2, 1.3), (4, 1.5)], [0.3] * 4, 4.0, probe=16))
     drive(controller, 0.0, 17)
     assert drive(controller, 1.0, 60)[-10:] == [4] * 10
+
+
+def test_the_wait_before_a_try_is_bounded_and_a_hit_makes_it_short_again() -> None:
+    controller = Controller(4, Adaptive([(4, 3.0)], [0.05] * 4, 400.0, probe=8))
+    drive(controller, 0.0, 2000)
+    waits = []
+    for accepted in (0, 0, 4, 0):
+        plain = 0
+        while controller.next_k(1, 1) == 0:
+            controller.observe(0, 0)
+            plain += 1
+        controller.observe(4, accepted)
+        waits.append(plain)
+    assert waits[1:] == [256, 256, 8]
+
+
+def test_a_good_start_says_little_of_the_continuation() -> None:
+    """Drafts whose first token always holds and whose second never does end at a length of one."""
+    controller = Controller(8, Adaptive([(1, 1.1), (4, 1.6), (8, 2.2)], [0.7] * 8, 8.0))
+    for _ in range(60):
+        k = controller.next_k(1, 1)
+        controller.observe(k, min(k, 1))
+    assert controller.next_k(1, 1) == 1
+
+
+def test_after_a_full_round_the_task_says_what_comes_next() -> None:
+    """With stretches, one full round turns a longer draft on and one miss turns drafting off; without, neither does."""
+    pairs = [(2, 1.4), (8, 2.2)]
+    stretches = Adaptive(pairs, [0.5] * 8, 100.0, 16, [4.0, 4.0], [0.4, 0.6])
+    alike = Adaptive(pairs, [0.5] * 8, 100.0, 16)
+    seen = {}
+    for name, adaptive in (("stretches", stretches), ("alike", alike)):
+        controller = Controller(8, adaptive)
+        controller.observe(2, 2)
+        seen[name] = [controller.next_k(1, 1)]
+        controller.observe(2, 0)
+        seen[name].append(controller.next_k(1, 1))
+        for _ in range(4):
+            controller.observe(0, 0)
+        seen[name].append(controller.next_k(1, 1))
+    assert seen == {"stretches": [8, 0, 2], "alike": [2, 2, 2]}
 
 
 def test_fresher_costs_by_load_and_context_are_looked_up() -> None:
@@ -96,10 +139,11 @@ PAIRS = st.lists(st.tuples(st.integers(-2, 20), st.floats(-1, 50)), max_size=5)
     prior=st.lists(st.floats(-1, 2, allow_nan=False), max_size=20),
     strength=st.floats(0, 1e6),
     probe=st.integers(0, 40),
+    factors=st.lists(st.floats(-5, 50, allow_nan=False), max_size=3),
     events=st.lists(st.tuples(st.integers(-1, 40), st.integers(-1, 40)), max_size=60),
 )
-def test_any_input_gives_a_length_on_offer(k_max, pairs, prior, strength, probe, events) -> None:
-    controller = Controller(k_max, Adaptive(pairs, prior, strength, probe))
+def test_any_input_gives_a_length_on_offer(k_max, pairs, prior, strength, probe, factors, events) -> None:
+    controller = Controller(k_max, Adaptive(pairs, prior, strength, probe, factors, factors[::-1]))
     offered = {0, k_max} | {k for k, x in pairs if 0 < k <= k_max and x > 0}
     for drafted, accepted in events:
         assert controller.next_k(1, 1) in offered

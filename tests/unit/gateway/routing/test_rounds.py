@@ -79,10 +79,17 @@ def test_position_counts_are_a_survival_curve(pairs: list[tuple[int, int]]) -> N
 
 
 def test_position_counts_by_hand() -> None:
-    """Rounds accept 2 of 4, 0 of 4, 4 of 4 and, cut by the end, 1 of 4: the last one's miss is not a rejection."""
+    """Rounds accept 2 of 4, 0 of 4, 4 of 4 and, cut by the end, 1 of 4: what the cut took was missed too."""
     trials, passed = position_counts([3, 1, 5, 2], [4, 4, 4, 4])
-    assert trials[:4] == [4, 2, 2, 1]
+    assert trials[:4] == [4, 3, 2, 1]
     assert passed[:4] == [3, 2, 1, 1]
+
+
+def test_short_outputs_are_counted_for_what_their_rounds_emit() -> None:
+    """Every draft holds, but an output of three tokens ends in it: a round of 8 is worth 3 tokens, not 9."""
+    trials, passed = position_counts([3], [8])
+    alive = [passed[0] / trials[0], passed[1] / trials[1], passed[2] / trials[2]]
+    assert alive == [1.0, 1.0, 0.0]
 
 
 def test_first_trials_and_closing_run() -> None:
