@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.db import Database
 from gateway.db.maintenance import ANY
-from gateway.db.models import ActivityRollup, Cell, LatencyRollup, Request
+from gateway.db.models import TOLD, ActivityRollup, Cell, LatencyRollup, Request
 from gateway.db.records import COLUMNS, row_of
 from gateway.db.rollups import SUMS
 from gateway.histogram import METRICS, LogHistogram
@@ -48,16 +48,19 @@ async def write_history(database: Database, *, requests: int, days: int, raw: in
     rng = np.random.default_rng(seed)
     end = int(now // 60)
     start = end - days * 1440
-    border = (end - _MINUTES_KEPT) // 60 * 60
-    spans = [(minute, 60) for minute in range(start // 60 * 60, border, 60)] + [(m, 1) for m in range(border, end)]
+    fresh = end // 60 * 60
+    spans = [(minute, 60) for minute in range(start // 60 * 60, fresh, 60)]
+    spans += [(minute, TOLD if minute < fresh else 1) for minute in range(fresh - _MINUTES_KEPT, end)]
     cells: dict[tuple[int, ...], int] = {}
     activity: list[tuple[Any, ...]] = []
     latency: list[tuple[Any, ...]] = []
     day: list[dict[str, NDArray[Any]]] = []
     day_start = 0
     for minute, span in spans:
-        count = int(rng.poisson(requests * span / (days * 1440) * (1 + 0.6 * np.sin(minute / 1440 * 2 * np.pi))))
-        if day and (span == 1 or minute % 1440 == 0):
+        count = int(
+            rng.poisson(requests * max(span, 1) / (days * 1440) * (1 + 0.6 * np.sin(minute / 1440 * 2 * np.pi)))
+        )
+        if day and (span < 60 or minute % 1440 == 0):
             activity += _activity_rows(_joined(day), day_start, 1440, cells)
             latency += _latency_rows(rng, _joined(day), day_start, 1440, cells)
             day = []

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -26,7 +27,7 @@ from gateway.db.explorer import Explorer
 from gateway.db.keys import StoredKey
 from gateway.db.log import SwitchLog
 from gateway.db.migrate import pending, upgrade
-from gateway.db.models import ApiKey, AuditEntry
+from gateway.db.models import HOUR, TOLD, ApiKey, AuditEntry
 from gateway.db.policies import PolicyVersions
 from gateway.db.records import clean, insert_new
 from gateway.db.replays import Replays
@@ -157,8 +158,9 @@ class Database(SwitchLog, PolicyVersions, Replays, StoredTexts, Audits, Evidence
                 break
         minute = int(moment // 60)
         for step, before in (
-            (maintenance.compact_one, minute - maintenance.MINUTE_ROWS_KEPT),
-            (maintenance.drop_hour, minute - maintenance.HOUR_ROWS_KEPT),
+            (maintenance.roll_hour, minute - maintenance.LATE),
+            (partial(maintenance.drop_hour, span=TOLD), minute - maintenance.MINUTE_ROWS_KEPT),
+            (partial(maintenance.drop_hour, span=HOUR), minute - maintenance.HOUR_ROWS_KEPT),
         ):
             more = True
             while more:

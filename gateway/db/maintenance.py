@@ -1,4 +1,4 @@
-"""Keeps the database small: raw rows expire, minute rows become hour rows and day rows, hour rows expire.
+"""Keeps the database small and its pages fast: raw rows expire, complete hours get a row of their own and so do days.
 
 The p99 guard reads the latest day, so that hours need not tell apart what only the guard does: their latencies are kept
 by task, arm and load, their sums without the temperature. A tenth of the rows remains, and pages read them faster.
@@ -14,10 +14,11 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from msgspec.structs import replace
-from sqlalchemy import BigInteger, ColumnElement, column, delete, func, literal, select, text, values
+from sqlalchemy import BigInteger, ColumnElement, and_, column, delete, func, literal, select, text, update, values
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.orm import aliased
 
-from gateway.db.models import CELL_COLUMNS, DAY, HOUR, ActivityRollup, Cell, LatencyRollup, Request
+from gateway.db.models import CELL_COLUMNS, DAY, HOUR, MINUTE, TOLD, ActivityRollup, Cell, LatencyRollup, Request
 from gateway.db.records import insert_for
 from gateway.db.rollups import SUMS, cell_ids
 from gateway.db.types import utc
@@ -27,8 +28,10 @@ from gateway.types import CellKey
 T = TypeVar("T")
 
 BATCH = 1000
+LATE = 10
+"""Minutes after its end at which an hour is rolled up."""
 MINUTE_ROWS_KEPT = 48 * 60
-"""Minutes for which minute rows are kept; then hour rows."""
+"""Minutes for which minute rows are kept beside the hour rows that tell them."""
 HOUR_ROWS_KEPT = 90 * 24 * 60
 """Minutes for which hour rows are kept; day rows stay for good."""
 ANY = "*"
@@ -57,37 +60,72 @@ async def delete_old_requests(connection: AsyncConnection, before: float) -> int
     return (await connection.execute(delete(Request).where(Request.request_id.in_(old)))).rowcount
 
 
-async def compact_one(connection: AsyncConnection, *, before: int) -> bool:
-    """Merge the oldest hour of minute rows that ended before minute `before`; False when none is left.
+async def roll_hour(connection: AsyncConnection, *, before: int) -> bool:
+    """Add the oldest hour of fresh minutes that ended before minute `before` to hour and day; False: none is left.
 
-    Its hour row and its day row get the same in one transaction: a day row always tells all of its compacted hours.
+    In one transaction the hour row and the day row get the same and the minutes are marked as told: an hour or day row
+    always tells all of its told minutes. What a spool brings later is fresh again and added in the same way.
     """
     for table in (ActivityRollup, LatencyRollup):
-        oldest = (await connection.execute(select(func.min(table.minute)).where(table.span == 1))).scalar()
+        oldest = (await connection.execute(select(func.min(table.minute)).where(table.span == MINUTE))).scalar()
         if oldest is None:
             continue
         start = oldest - oldest % HOUR
         if start + HOUR > before:
             continue
-        mine = (table.span == 1, table.minute.between(start, start + HOUR - 1))
+        mine = (table.span == MINUTE, table.minute.between(start, start + HOUR - 1))
         for span in (HOUR, DAY):
             if table is ActivityRollup:
                 await _add_activity(connection, mine, span, start - start % span)
             else:
                 await _add_latency(connection, mine, span, start - start % span)
+        if table is ActivityRollup:
+            await _tell_activity(connection, mine)
+        else:
+            await _tell_latency(connection, mine)
         await connection.execute(delete(table).where(*mine))
         return True
     return False
 
 
-async def drop_hour(connection: AsyncConnection, *, before: int) -> bool:
-    """Delete the oldest hour rows that began before minute `before`; day rows have them. False when none is left."""
+async def drop_hour(connection: AsyncConnection, *, span: int, before: int) -> bool:
+    """Delete an hour of rows of a span that began before minute `before`: longer spans tell it. False: none is left."""
     for table in (ActivityRollup, LatencyRollup):
-        oldest = (await connection.execute(select(func.min(table.minute)).where(table.span == HOUR))).scalar()
+        oldest = (await connection.execute(select(func.min(table.minute)).where(table.span == span))).scalar()
         if oldest is not None and oldest < before:
-            await connection.execute(delete(table).where(table.span == HOUR, table.minute == oldest))
+            end = min(before, oldest - oldest % HOUR + HOUR) - 1
+            await connection.execute(delete(table).where(table.span == span, table.minute.between(oldest, end)))
             return True
     return False
+
+
+async def _tell_activity(connection: AsyncConnection, mine: Sequence[ColumnElement[bool]]) -> None:
+    """Mark minutes as told, adding to those of the same minute that were told before."""
+    table = ActivityRollup
+    names = ["span", *(column.name for column in table.__table__.columns if column.name != "span")]
+    told = select(literal(TOLD), *(getattr(table, name) for name in names[1:])).where(*mine)
+    insert = insert_for(connection, table).from_select(names, told)
+    added = {name: getattr(table, name) + insert.excluded[name] for name in SUMS}
+    keys = ("span", "minute", "cell_id", "key_id", "state")
+    await connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=added))
+
+
+async def _tell_latency(connection: AsyncConnection, mine: Sequence[ColumnElement[bool]]) -> None:
+    """Mark minutes as told; where the same minute was told before (a spool came back late), histograms merge here."""
+    table, old = LatencyRollup, aliased(LatencyRollup)
+    names = ("minute", "cell_id", "metric", "writer")
+    same = and_(old.span == TOLD, *(getattr(old, name) == getattr(table, name) for name in names))
+    columns = [getattr(table, name) for name in names]
+    late = select(*columns, table.histogram, old.histogram).join(old, same).where(*mine)
+    for *key, new, told in (await connection.execute(late)).all():
+        merged = LogHistogram.merge_encoded((new, told))
+        place = [getattr(table, name) == value for name, value in zip(names, key, strict=True)]
+        await connection.execute(delete(table).where(table.span == TOLD, *place))
+        changed = {"count": merged.count, "histogram": merged.encode()}
+        await connection.execute(update(table).where(table.span == MINUTE, *place).values(changed))
+    rows = select(literal(TOLD), *columns, table.count, table.histogram).where(*mine)
+    all_names = ["span", *names, "count", "histogram"]
+    await connection.execute(insert_for(connection, table).from_select(all_names, rows))
 
 
 async def _add_activity(

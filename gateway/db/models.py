@@ -28,8 +28,10 @@ NAMING = {
     "pk": "pk_%(table_name)s",
 }
 CELL_COLUMNS = ("backend", "epoch", "method", "k", "task", "temperature", "context", "load")
-HOUR, DAY = 60, 1440
-"""Spans of compacted roll-ups, minutes."""
+MINUTE, HOUR, DAY = 1, 60, 1440
+"""Spans of roll-ups, minutes."""
+TOLD = 0
+"""Span of minute rows that their hour and day rows tell already."""
 ACCEPTED_COLUMNS = 17
 """`accepted_0` … `accepted_16`: rounds with that many accepted draft tokens, the last for 16 and more."""
 
@@ -146,7 +148,7 @@ class LatencyRollup(Base):
     __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  # read by SQLAlchemy; the key would be kept twice
 
     span: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    """Minutes covered: 1, 60 or 1440."""
+    """Minutes covered: 1, 60 or 1440; 0 for a minute that its hour and day rows tell as well."""
     minute: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     """Unix time // 60 of the span's beginning (UTC)."""
     cell_id: Mapped[int] = mapped_column(ForeignKey("cells.id"), primary_key=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,10 +12,23 @@ import msgspec
 from sqlalchemy import BigInteger, ColumnElement, Select, and_, cast, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.db.models import ACCEPTED_COLUMNS, CELL_COLUMNS, DAY, HOUR, ActivityRollup, Cell, LatencyRollup
+from gateway.db.models import (
+    ACCEPTED_COLUMNS,
+    CELL_COLUMNS,
+    DAY,
+    HOUR,
+    MINUTE,
+    TOLD,
+    ActivityRollup,
+    Cell,
+    LatencyRollup,
+)
 from gateway.db.rollups import SUMS
 from gateway.histogram import LatencyCell, LogHistogram, Metric
 from gateway.types import Arm, CellKey
+
+_TOLD_KEPT = 47 * 60
+"""Minutes for which told minutes are there for certain."""
 
 
 class ActivitySums(msgspec.Struct):
@@ -124,7 +138,9 @@ async def activity_series(connection: AsyncConnection, first: int, last: int, st
     """Sum by task and arm in steps of `step` minutes, oldest first."""
     start = ActivityRollup.minute - ActivityRollup.minute % step
     groups = (start.label("start"), Cell.task, Cell.backend, Cell.method, Cell.k)
-    rows = await connection.execute(sums_by(groups, first, last, days=step >= DAY))
+    rows = await connection.execute(
+        sums_by(groups, first, last, DAY if step >= DAY else HOUR if step % HOUR == 0 else MINUTE)
+    )
     return [ActivityPoint(row[0] * 60, row[1], Arm(*row[2:5]), sums_of(row[5:])) for row in rows.fetchall()]
 
 
@@ -150,7 +166,7 @@ async def packed_by_cell(
         return (*row[:size], metric, minute - minute % span, span), packed
 
     query = select(*cell, table.metric, table.span, table.minute, table.histogram)
-    return await grouped(connection, _joined(query, first, last, metrics, days=resolution >= DAY), key_of)
+    return await grouped(connection, _joined(query, first, last, metrics, MINUTE), key_of)
 
 
 def merge_tasks(packed: Mapping[tuple[Any, ...], list[bytes]]) -> list[TaskLatency]:
@@ -184,31 +200,41 @@ async def grouped(
     return found
 
 
-def _joined(query: Any, first: int, last: int, metrics: Sequence[Metric], *, days: bool = True) -> Any:  # noqa: ANN401 — any Select
+def _joined(query: Any, first: int, last: int, metrics: Sequence[Metric], finest: int = DAY) -> Any:  # noqa: ANN401 — any Select
     table = LatencyRollup
     return query.join(Cell, Cell.id == table.cell_id).where(
-        within(table, first, last, days=days), table.metric.in_(metrics)
+        within(table, first, last, finest), table.metric.in_(metrics)
     )
 
 
 def within(
-    table: type[ActivityRollup | LatencyRollup], first: int, last: int, *, days: bool = True
+    table: type[ActivityRollup | LatencyRollup], first: int, last: int, finest: int = DAY
 ) -> ColumnElement[bool]:
     """Return the condition that takes every request of minutes `first` … `last` once.
 
-    Whole days come from day rows, which tell all of their compacted hours, the edges from hour rows, and what is not
-    compacted yet from minute rows. Without `days`, hour rows serve for all of it (those of 90 days are kept).
+    Whole days come from day rows and whole hours from hour rows, which tell all of their told minutes; what is left at
+    the edges comes from told minutes, and what no hour tells yet from fresh ones. With `finest` of an hour day rows
+    are not used, with a minute only minutes are: the finer rows are not kept for ever. An edge older than minutes are
+    kept has the hours that begin in it.
     """
     minute, span = table.minute, table.span
-    begin, end = -(-first // DAY) * DAY, (last + 1) // DAY * DAY
-    fresh = and_(span == 1, minute.between(first, last))
-    if not days or begin >= end:
-        return or_(fresh, and_(span == HOUR, minute.between(first, last)))
-    edges = or_(minute.between(first, begin - 1), minute.between(end, last))
-    return or_(fresh, and_(span == DAY, minute.between(begin, end - 1)), and_(span == HOUR, edges))
+    if finest == MINUTE:
+        return and_(span.in_((TOLD, MINUTE)), minute.between(first, last))
+    kept_since = int(time.time() // 60) - _TOLD_KEPT
+    hours_from = first if first < kept_since else -(-first // HOUR) * HOUR
+    hours_to = (last + 1) // HOUR * HOUR
+    parts = [and_(span == MINUTE, minute.between(first, last))]
+    if hours_from >= hours_to:
+        return or_(*parts, and_(span == TOLD, minute.between(first, last)))
+    parts += [and_(span == TOLD, or_(minute.between(first, hours_from - 1), minute.between(hours_to, last)))]
+    days_from, days_to = -(-first // DAY) * DAY, (last + 1) // DAY * DAY
+    if finest == HOUR or days_from >= days_to:
+        return or_(*parts, and_(span == HOUR, minute.between(hours_from, hours_to - 1)))
+    edges = or_(minute.between(hours_from, days_from - 1), minute.between(days_to, hours_to - 1))
+    return or_(*parts, and_(span == HOUR, edges), and_(span == DAY, minute.between(days_from, days_to - 1)))
 
 
-def sums_by(groups: Sequence[Any], first: int, last: int, *, days: bool = True) -> Any:  # noqa: ANN401 — SQLAlchemy's Select of this shape has no name
+def sums_by(groups: Sequence[Any], first: int, last: int, finest: int = DAY) -> Any:  # noqa: ANN401 — SQLAlchemy's Select of this shape has no name
     """Return the query that sums all columns by these groups over minutes `first` … `last`."""
     # PostgreSQL's sum of a bigint is numeric, which takes long to read; no sum comes near 63 bits.
     sums = (cast(func.sum(getattr(ActivityRollup, name)), BigInteger) for name in SUMS)
@@ -216,7 +242,7 @@ def sums_by(groups: Sequence[Any], first: int, last: int, *, days: bool = True) 
         select(*groups, *sums)
         .select_from(ActivityRollup)
         .join(Cell, Cell.id == ActivityRollup.cell_id)
-        .where(within(ActivityRollup, first, last, days=days))
+        .where(within(ActivityRollup, first, last, finest))
         .group_by(*groups)
         .order_by(*groups)
     )

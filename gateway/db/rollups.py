@@ -12,12 +12,11 @@ from sqlalchemy import Dialect, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.bands import context_band, load_band, temperature_band
-from gateway.db.models import ACCEPTED_COLUMNS, CELL_COLUMNS, ActivityRollup, Cell, LatencyRollup
+from gateway.db.models import ACCEPTED_COLUMNS, CELL_COLUMNS, MINUTE, ActivityRollup, Cell, LatencyRollup
 from gateway.db.records import clean, insert_for, insert_of
 from gateway.histogram import METRICS, LogHistogram, Metric
 from gateway.types import CellKey, RequestRecord, Spec
 
-MINUTE = 1
 _LATENCY_KEY = ("span", "minute", "cell_id", "metric", "writer")
 _ACTIVITY_KEY = ("span", "minute", "cell_id", "key_id", "state")
 SUMS = tuple(column.name for column in ActivityRollup.__table__.columns if column.name not in _ACTIVITY_KEY)

@@ -13,6 +13,35 @@ from tests.fixtures.records import make_record
 NOW = time.time() // 86400 * 86400 + 45_000
 
 
+async def test_what_comes_late_into_a_told_minute_is_counted_once_in_every_window(database_url):
+    database, now = Database(database_url), time.time()
+    await database.migrate()
+    for at in range(4):
+        ages = (600, 3 * 3600, 20 * 3600, 3 * 86400)
+        await database.insert_records([make_record(f"r{at}-{age}", at=now - age, tpot_s=0.01) for age in ages])
+        await database.maintain(now=now)
+    for window, expected in (
+        (900, 4),
+        (2 * 3600, 4),
+        (4 * 3600, 8),
+        (30 * 3600, 12),
+        (5 * 86400, 16),
+        (40 * 86400, 16),
+    ):
+        summary = await database.task_summary(now - window, now)
+        assert sum(part.sums.requests for part in summary.activity) == expected, window
+        assert {row.metric: row.histogram.count for row in summary.latency}["tpot"] == expected, window
+        points = await database.task_series(now - window, 60)
+        assert sum(point.sums.requests for point in points) == expected, window
+    async with database._read() as connection:
+        fresh = "SELECT count(*) FROM activity_rollups WHERE span = 1 AND minute < :now"
+        left = (await connection.execute(text(fresh), {"now": int(now // 60) - 75})).scalar()
+    assert left == 0
+    guard = await database.p99_history(now - 86400, metrics=("tpot",))
+    assert sum(cell.histogram.count for cell in guard) == 12
+    await database.aclose()
+
+
 async def test_hours_of_an_older_schema_are_added_to_their_days_and_taken_out_again(database_url):
     database = Database(database_url)
     await database.migrate()
