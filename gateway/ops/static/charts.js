@@ -18,6 +18,10 @@
   const time = (at) => new Date(1000 * at).toISOString().slice(0, 16).replace("T", " ");
 
   const table = (details, chart, at) => {
+    if (chart.lines.every((line) => line.values.every((value) => !value))) {
+      element("p", details, "Nothing in this window.");
+      return;
+    }
     const body = element("table", details);
     body.setAttribute("aria-label", chart.title);
     const head = element("tr", element("thead", body));
@@ -75,7 +79,7 @@
       const kept = drawn.get(chart.id);
       if (kept.plot) kept.plot.destroy();
       kept.plot = new uPlot(options(chart, kept.at.clientWidth), [data.at, ...chart.lines.map((line) => line.values)], kept.at);
-      kept.details.querySelector("table")?.remove();
+      kept.details.querySelector("table, p")?.remove();
       table(kept.details, chart, data.at);
     }
     holder.dataset.drawn = String(Number(holder.dataset.drawn || 0) + 1);
