@@ -39,7 +39,7 @@ NOT_FLEET = ("policy", "batch", "requests_per_task", "seeds")
 @click.option("--gateways", type=click.IntRange(1, 1000), help="With --fleet (default: 8).")
 @click.option("--rate", type=click.FloatRange(1.0, 1e6), help="With --fleet: requests a second at the peak (10000).")
 @click.option("--sample", type=click.FloatRange(1.0, 1e6), help="With --fleet: simulate one request in so many (50).")
-@click.option("--day", "day_s", type=click.FloatRange(10.0, 86400.0), help="With --fleet: seconds of the day (90).")
+@click.option("--day", "day_s", type=click.FloatRange(10.0, 86400.0), help="With --fleet: seconds of the day (180).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def simulate(  # click's keyword options

@@ -18,7 +18,7 @@ class FleetSettings:
     """Requests per second at the day's peak."""
     sample: float = 50.0
     """One request in so many is simulated, on so many times fewer servers."""
-    day_s: float = 90.0
+    day_s: float = 180.0
     """Seconds into which the day is compressed; no constant of the decision is compressed with it."""
     gateways: int = 8
     slots: int = 64
@@ -27,7 +27,7 @@ class FleetSettings:
     """Tokens that a server's cache holds."""
     draft_kv: float = 0.1
     """Share of the cache that the draft's own takes on servers that have one loaded."""
-    busy: float = 0.85
+    busy: float = 0.95
     """Tokens at the peak, as a share of what all servers could decode plainly."""
     poll_s: float = 1.0
     """Between two looks of a gateway at load and statistics: so old they are at most."""
