@@ -1,4 +1,4 @@
-"""Greedy Bayes with the true prior on made-up traffic: what in-flight control could close. Used by `_routing_figures`.
+"""Greedy Bayes with the true prior on made-up traffic: what in-flight control could close. Used by `routing_figures`.
 
 The controller knows how the requests of a task were made (but not which request this is), keeps the exact posterior of
 the request's state round by round, on a grid, and always takes the draft length with the highest expected gain.
@@ -100,12 +100,12 @@ def _move(belief: Grid, chain: Chain) -> Grid:
     return moved
 
 
-def greedy_seconds(table: Table, specs: Sequence[TaskSpec]) -> Grid:
-    """Return the seconds of each request of the table under greedy Bayes."""
+def greedy_seconds(table: Table, specs: Sequence[TaskSpec], indices: Sequence[int]) -> Grid:
+    """Return the seconds of these requests of the table under greedy Bayes."""
     chains: dict[str, list[Chain]] = {}
     for spec in specs:
         chains.setdefault(spec.name, []).append(chain_of(spec))
-    return np.array([_greedy(table, i, chains[trace.task]) for i, trace in enumerate(table.traces)])
+    return np.array([_greedy(table, i, chains[trace.task]) for i, trace in ((i, table.traces[i]) for i in indices)])
 
 
 def _greedy(table: Table, index: int, chains: Sequence[Chain]) -> float:

@@ -43,7 +43,7 @@ class Tuning:
     """How many requests that assumption weighs."""
     task_sd: float = 0.3
     """One s.d. between tasks, as a share of relative time: how much other tasks say about this one."""
-    optimistic_acceptance: float = 0.85
+    optimistic_acceptance: float = 0.7
     """Acceptance per position assumed for an arm of which nothing is known."""
     probe_max: float = 0.1
     """Share of probes while an arm that the incumbent does not reveal may be better."""
