@@ -47,16 +47,26 @@ def erase(key_id: str | None, end_user: str | None, yes: bool, data_dir: Path | 
 
 
 def _subject(key_id: str | None, end_user: str | None, data_dir: Path | None) -> Subject:
-    """Return whose records are meant; an end user is found by the keyed hash under which requests are kept."""
+    """Return whose records are meant; an end user is found by the keyed hash under which requests are kept.
+
+    Raises ClickException where the key of that hash is not known.
+    """
     from gateway.db import Subject
-    from gateway.fingerprint import hashed_user
+    from gateway.errors import SettingsError
+    from gateway.fingerprint import hashed_user, secret_of
     from gateway.settings import Settings
 
     if bool(key_id) == bool(end_user):
         raise click.UsageError("name whose records: either --key or --end-user")
     if key_id:
         return Subject(key_id=key_id)
-    path = Settings.from_env(data_dir=data_dir).server.data_dir / "secret"
+    try:
+        server = Settings.from_env(data_dir=data_dir).server
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from error
+    if server.secret:
+        return Subject(end_user=hashed_user(str(end_user), secret_of(server.secret)))
+    path = server.data_dir / "secret"
     try:
         secret = path.read_bytes()
     except OSError as error:

@@ -23,6 +23,7 @@ from gateway.backends import Backend
 from gateway.backends.make import make_backend
 from gateway.classify import Classifier
 from gateway.errors import SettingsError
+from gateway.fingerprint import secret_of
 from gateway.generations import Generation, Generations
 from gateway.lossless.auditor import Auditor
 from gateway.metrics import Metrics
@@ -120,7 +121,7 @@ def create_app(
     if policy is None:
         file = PolicyFile(settings.policy.path, env=env, shipped=settings.policy.path == DEFAULT_POLICY)
         policy = file.load()
-    secret = load_secret(settings.server.data_dir)
+    secret = load_secret(settings.server.data_dir, settings.server.secret)
     how = settings.backends
     made = partial(make_backend, token=how.engine_token, keepalive=how.keepalive_s, poll=how.poll_s, secret=secret)
     load = partial(_load_classifier, settings.policy.classifier)
@@ -187,8 +188,13 @@ def _access(settings: Settings, stores: Stores) -> Access:
     )
 
 
-def load_secret(data_dir: Path) -> bytes:
-    """Return the key of all keyed hashes, made once per data folder: conversations keep their hash over restarts."""
+def load_secret(data_dir: Path, given: str = "") -> bytes:
+    """Return the key of all keyed hashes: that of the settings, else one made once per data folder.
+
+    Conversations and end users keep their hash over restarts; gateways of one fleet must be given the same key.
+    """
+    if given:
+        return secret_of(given)
     path = data_dir / "secret"
     with contextlib.suppress(OSError):
         found = path.read_bytes()

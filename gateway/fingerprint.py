@@ -49,6 +49,11 @@ def end_user_of(request: GenerateRequest, secret: bytes) -> str:
     return hashed_user(named, secret) if isinstance(named, str) and named else ""
 
 
+def secret_of(given: str) -> bytes:
+    """Return the key of all hashes that a text from the settings stands for."""
+    return blake2b(given.encode(), digest_size=32).digest()
+
+
 def hashed_user(named: str, secret: bytes) -> str:
     """Return the keyed hash under which an end user's requests are kept."""
     return _hashed(f"user\0{named}", secret)

@@ -12,12 +12,21 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from gateway.errors import SettingsError
+from gateway.logs import redact
 
 DEFAULT_POLICY = Path(__file__).resolve().parent.parent / "policies" / "default.yaml"
 T = TypeVar("T")
+_HIDDEN = frozenset({"BREAKEVEN_SECRET"})
+"""Variables whose value no message repeats."""
 
 
 def _text(value: str) -> str:
+    return value.strip()
+
+
+def _secret(value: str) -> str:
+    if 0 < len(value.strip()) < 16:
+        raise ValueError
     return value.strip()
 
 
@@ -96,6 +105,11 @@ class ServerSettings:
         metadata=env("BREAKEVEN_MAX_BODY_BYTES", _whole(1 << 10, 1 << 30), "bytes from 1024 to 1073741824"),
     )
     """A larger request body is answered with 413."""
+    secret: str = field(
+        default="",
+        metadata=env("BREAKEVEN_SECRET", _secret, "16 characters at least, or empty for the file in the data folder"),
+    )
+    """Key of all keyed hashes (end users, conversations, draws): gateways of one fleet need the same."""
     drain_s: float = field(default=30.0, metadata=env("BREAKEVEN_DRAIN_S", _number(0, 3600), "seconds from 0 to 3600"))
     """How long running answers may go on after SIGTERM."""
 
@@ -238,5 +252,6 @@ def _read(group: type[T], variables: Mapping[str, str], given: dict[str, Any]) -
                 values[declared.name] = declared.metadata["parse"](variables[variable])
             except ValueError:
                 expected = declared.metadata["expects"]
-                raise SettingsError(f"{variable}={variables[variable]!r}: expected {expected}") from None
+                said = "" if variable in _HIDDEN else f"={redact(variables[variable])!r}"
+                raise SettingsError(f"{variable}{said}: expected {expected}") from None
     return group(**values)

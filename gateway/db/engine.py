@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from gateway.errors import SettingsError, StoreRefused, StoreUnavailable
+from gateway.logs import redact
 
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
 
@@ -25,7 +26,7 @@ def parse_url(url: str) -> URL:
     try:
         parsed = make_url(url)
     except ArgumentError as error:
-        raise SettingsError(f"BREAKEVEN_DATABASE_URL: not a database URL: {url!r}") from error
+        raise SettingsError(f"BREAKEVEN_DATABASE_URL: not a database URL: {redact(url)!r}") from error
     dialect = parsed.drivername.partition("+")[0]
     if dialect not in DRIVERS:
         raise SettingsError(f"BREAKEVEN_DATABASE_URL: expected sqlite:/// or postgresql://, got {parsed.drivername}")

@@ -81,6 +81,19 @@ def test_without_the_secret_nobody_is_guessed(folder):
     assert not (folder / "secret").exists()
 
 
+def test_gateways_with_one_key_need_no_file(folder, monkeypatch):
+    shared = "the same for every gateway"
+    assert load_secret(folder, shared) == load_secret(folder / "other", shared) != load_secret(folder)
+    monkeypatch.setenv("BREAKEVEN_SECRET", shared)
+    assert run(folder, "export", "--end-user", "ann@example.org").stdout == ""  # kept under the file's key
+    (folder / "secret").unlink()
+    assert run(folder, "export", "--end-user", "ann@example.org").exit_code == 0
+    monkeypatch.setenv("BREAKEVEN_SECRET", "short")
+    refused = run(folder, "export", "--end-user", "ann@example.org")
+    assert refused.exit_code == 1
+    assert "16 characters at least" in refused.output
+
+
 async def test_an_applications_sums_go_on_without_its_name(database_url):
     database = Database(database_url)
     await database.migrate()

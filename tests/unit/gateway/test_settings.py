@@ -56,6 +56,15 @@ def test_a_malformed_value_names_its_variable(variable: str, value: str, expecte
     assert expected in str(caught.value)
 
 
+def test_no_message_repeats_a_secret() -> None:
+    for variable, value in (("BREAKEVEN_SECRET", "short"), ("BREAKEVEN_DATABASE_URL", "mysql://u:hunter22@h/db")):
+        with pytest.raises(SettingsError, match=variable) as caught:
+            Settings.from_env({variable: value})
+        assert "short" not in str(caught.value)
+        assert "hunter22" not in str(caught.value)
+    assert Settings.from_env({"BREAKEVEN_SECRET": " 0123456789abcdef "}).server.secret == "0123456789abcdef"
+
+
 def test_an_unknown_option_is_a_programming_error() -> None:
     with pytest.raises(TypeError, match="colour"):
         Settings.from_env({}, colour="red")
