@@ -29,6 +29,6 @@ def _recorder(said: Mapping[str, Any]) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "breakeven_spool_bytes", "Records on disk that a store has yet to take", value=said.get("spooled_bytes", 0)
     )
-    lost = CounterMetricFamily("breakeven_records_lost", "Records that could not be kept")
-    lost.add_metric([], said.get("dropped", 0))
+    lost = CounterMetricFamily("breakeven_records_lost", "Records that could not be kept, once for each store")
+    lost.add_metric([], said.get("dropped", 0) + sum(sink.get("lost", 0) for sink in said.get("sinks", ())))
     yield lost

@@ -88,6 +88,18 @@ def test_what_vllms_own_meter_reads_is_there(exported):
         assert f"vllm:spec_decode_{name}_total" in exported
 
 
+def test_records_that_a_full_spool_pushed_out_are_lost_records():
+    sinks = [{"name": "redis", "lost": 0}, {"name": "database", "lost": 5}]
+    stores = {"recorder": {"submitted": 9, "dropped": 2, "sinks": sinks}}
+    page = Metrics(list, stores=lambda: stores).page().decode()
+    assert "breakeven_records_lost_total 7.0" in page
+
+
+def test_a_counter_that_begins_at_its_first_difference_raises_the_alert():
+    assert "unless" in ALERTS["BreakevenAnswersDiffer"]["expr"]  # `increase` sees nothing of a series' first value
+    assert "offset 1h" in ALERTS["BreakevenAnswersDiffer"]["expr"]
+
+
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed; the parser has read the rules")
 def test_promtool_agrees():
     for command in (("check", "config", "prometheus.yml"), ("test", "rules", "alerts_test.yml")):
