@@ -84,7 +84,8 @@ class OpsPagesController(Controller):
         form = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
         seen = form.get("seen", "")
         _same_site(request)
-        if not hmac.compare_digest(form.get("token", ""), token_of(who, seen, service.secret)):
+        given = form.get("token", "").encode("utf-8", "replace")
+        if not hmac.compare_digest(given, token_of(who, seen, service.secret).encode()):
             raise PermissionDenied("this form is not from our page, or is out of date: open /ops/policies again")
         if not form.get("hash"):
             raise InvalidRequest("hash: which version to put into force", param="hash")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -10,6 +11,8 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.db.models import Request, RequestText
+from gateway.db.records import clean
+from gateway.db.types import utc
 
 
 class Found(msgspec.Struct):
@@ -17,7 +20,7 @@ class Found(msgspec.Struct):
 
     request: dict[str, Any]
     text: dict[str, Any] | None
-    """`prompt` and `completion` (JSON), where a rule keeps them."""
+    """`prompt` and `completion` (JSON), where a rule keeps them and they have not expired."""
 
 
 class Explorer:
@@ -29,7 +32,10 @@ class Explorer:
     async def request(self, request_id: str) -> Found | None:
         """Return a request, None where none of that id is kept."""
         text = RequestText.__table__.c
-        kept = select(text.prompt, text.completion, text.expires_at, text.rule).where(text.request_id == request_id)
+        request_id = clean(request_id)
+        kept = select(text.prompt, text.completion, text.expires_at, text.rule).where(
+            text.request_id == request_id, text.expires_at > utc(time.time())
+        )
         async with self._read() as connection:
             query = select(Request.__table__).where(Request.request_id == request_id)
             row = (await connection.execute(query)).mappings().first()

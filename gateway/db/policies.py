@@ -99,7 +99,11 @@ class PolicyVersions:
     async def policy_text(self, hash: str) -> tuple[str, str, str] | None:
         """Return (hash, name, text) of a version by its hash or an unambiguous beginning of it, else None."""
         table = PolicyVersion
-        query = select(table.hash, table.name, table.text).where(table.hash.startswith(hash, autoescape=True)).limit(2)
+        query = (
+            select(table.hash, table.name, table.text)
+            .where(table.hash.startswith(clean(hash), autoescape=True))
+            .limit(2)
+        )
         async with self._read() as connection:
             rows = (await connection.execute(query)).all()
         return (rows[0][0], rows[0][1], rows[0][2]) if len(rows) == 1 else None

@@ -86,6 +86,7 @@ class LiveReports:
                 now = self._clock()
                 if len(self._made) >= _WINDOWS_KEPT:
                     self._made.clear()
+                    self._locks = {since: lock for since, lock in self._locks.items() if lock.locked()}
                 fresh_s = min(max(_FRESH_S, _COST * (now - began)), _STALE_S)
                 self._made[since_s] = made = _Made(now + fresh_s, report, fragment)
             return made

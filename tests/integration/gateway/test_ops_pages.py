@@ -43,6 +43,23 @@ def post(gateway, form, **headers):
     return httpx.post(f"{gateway.url}/ops/policies/rollback", data=form, headers=headers, timeout=30)
 
 
+async def test_text_past_its_time_is_not_shown_and_any_id_may_be_asked_for(database_url):
+    database = Database(database_url)
+    await database.migrate()
+    await database.insert_records([make_record("r-1")])
+    gone = datetime.now(UTC) - timedelta(seconds=1)
+    text = StoredText(
+        "r-1", gone, gone, "chat", "m", "anonymous", "", "code", "keep", "p", 200, '"old"', '"old"', False
+    )  # fmt: skip
+    await database.insert_texts([text])
+    found = await database.request("r-1")
+    assert found is not None
+    assert found.text is None
+    assert await database.request("r\0\ud800") is None
+    assert await database.policy_text("\0") is None
+    await database.aclose()
+
+
 def test_the_pages(served):
     one = get(served, "/ops/requests?id=r-1").text
     assert 'data-request="r-1"' in one
@@ -79,6 +96,7 @@ def _rolls_back_only_by_our_own_form(served):
     assert (form["seen"], form["hash"]) == (second, first)
     form["reason"] = "as it was"
     assert post(served, form | {"token": "0" * 32}).status_code == 403
+    assert post(served, form | {"token": "é"}).status_code == 403
     assert post(served, form, **{"sec-fetch-site": "cross-site"}).status_code == 403
     assert post(served, form, origin="http://evil.example").status_code == 403
     assert get(served, "/v1/policy").json()["hash"] == second
