@@ -18,6 +18,7 @@ import msgspec
 from gateway.courier import Opening, Parcel, Receipt, framed, read_frame
 from gateway.db import Database
 from gateway.errors import StoreUnavailable
+from gateway.logs import configure
 from gateway.sinks import DatabaseSink, Sink, StatsSink
 from gateway.stats import StatsStore
 
@@ -88,5 +89,5 @@ if __name__ == "__main__":
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(_NICENESS)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    configure("warning", os.environ.get("BREAKEVEN_LOG_FORMAT", "").strip() or "text")
     asyncio.run(main())

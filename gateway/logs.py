@@ -24,7 +24,7 @@ def redact(text: str) -> str:
     """Return the text without secrets."""
     for pattern, instead in _SECRETS:
         text = pattern.sub(instead, text)
-    return text
+    return text.encode("utf-8", "replace").decode()  # half a surrogate pair would cost the line
 
 
 class TextFormatter(logging.Formatter):

@@ -8,6 +8,7 @@ OpenTelemetry's own variables say how often it is sent (`OTEL_BSP_SCHEDULE_DELAY
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from importlib import metadata
@@ -31,6 +32,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from gateway.telemetry import Trace
 from gateway.types import RequestRecord
 
+log = logging.getLogger(__name__)
 _QUEUE = 10_000
 _EVERY_S = 0.25
 _SECONDS = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
@@ -77,8 +79,11 @@ class OtlpExporter:
     def _drain(self) -> None:
         while self._queue:
             record, trace = self._queue.popleft()
-            self._spans.on_end(self._span(record, trace))
-            self._measure(record)
+            try:
+                self._spans.on_end(self._span(record, trace))
+                self._measure(record)
+            except Exception:  # one odd record must not end the thread
+                log.exception("telemetry of request %s", record.request_id)
 
     def _span(self, record: RequestRecord, trace: Trace) -> ReadableSpan:
         sampled = TraceFlags(int(trace.flags, 16))

@@ -34,5 +34,5 @@ class LlamaCppBackend(MeasuredBackend):
         if spec is None:
             return None
         tokens = payload["timings"].get("predicted_n")
-        longest = max(arm.k for arm in self.arms)
+        longest = max((arm.k for arm in self.arms), default=0)
         return self._rounds.rounds(spec, tokens if isinstance(tokens, int) else 0, longest)
