@@ -14,11 +14,11 @@ from gateway.db import Query
 ESTIMATOR = "randomised holdout, post-stratified ratio"
 ESTIMATOR_NOTE = (
     "A share of conversations is drawn by a keyed hash to stay on plain decoding whatever the statistics say. Their "
-    "time per token, within strata of task, temperature and context length (all known before the draw), times the "
-    "tokens of the routed requests is what plain decoding would have taken; gain = that over the time taken. 95 % "
-    "interval: delta method on the log scale, Student's t, the request as the sampling unit. Turns of one "
-    "conversation are drawn together, so the interval is too narrow where conversations are long. Decode time only: "
-    "from first token to last."
+    "time per token, within strata of task and context length (and temperature, where rows tell it; all known "
+    "before the draw), times the tokens of the routed requests is what plain decoding would have taken; gain = that "
+    "over the time taken. 95 % interval: delta method on the log scale, Student's t, the request as the sampling "
+    "unit. Turns of one conversation are drawn together, so the interval is too narrow where conversations are "
+    "long. Decode time only: from first token to last."
 )
 NEEDED = 5
 """Measured requests in the holdout at least, before a gain is shown."""
