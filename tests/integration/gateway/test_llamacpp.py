@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from cli.main import main
 from engine.models.paths import models_dir
 from gateway.backends.prometheus import read_metrics
 from tests.fixtures.llamacpp import MODEL, llama_server
@@ -85,6 +88,21 @@ def test_we_count_what_the_server_counts_and_answers_are_equal(gateway: GatewayS
     ):
         assert ours == pytest.approx(totals[f"llamacpp:spec_decode_num_{name}_total"], rel=0.02), name
     assert totals["llamacpp:spec_decode_num_drafts_total"] > 5
+
+
+def test_backends_check_finds_the_engine_and_equal_answers(pools: Any, tmp_path: Path) -> None:
+    (spec, _), (plain, _) = pools
+    text = f"  spec: {{kind: llamacpp, url: '{spec}', arms: ngram-k4}}\n"
+    text += f"  plain: {{kind: llamacpp, url: '{plain}', arms: plain}}"
+    (tmp_path / "p.yaml").write_text(f"version: 1\nbackends:\n{text}\n", encoding="utf-8")
+    options = ["--policy", str(tmp_path / "p.yaml"), "--prompts", "2", "--max-tokens", "12", "--json"]
+    result = CliRunner().invoke(main, ["backends", "check", *options])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [server["engine"] for server in found["servers"]] == ["llama.cpp", "llama.cpp"]
+    assert all("load: running and waiting sequences" in server["measured"] for server in found["servers"])
+    (audit,) = found["audits"]
+    assert (audit["arm"], audit["plain"], audit["compared"], audit["equal"]) == ("spec/ngram-k4", "plain/plain", 2, 2)
 
 
 def test_a_pool_that_dies_fails_nobody(gateway: GatewayServer, pools: Any) -> None:
