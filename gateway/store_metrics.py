@@ -30,5 +30,10 @@ def _recorder(said: Mapping[str, Any]) -> Iterator[Metric]:
         "breakeven_spool_bytes", "Records on disk that a store has yet to take", value=said.get("spooled_bytes", 0)
     )
     lost = CounterMetricFamily("breakeven_records_lost", "Records that could not be kept, once for each store")
-    lost.add_metric([], said.get("dropped", 0) + sum(sink.get("lost", 0) for sink in said.get("sinks", ())))
+    lost.add_metric([], said.get("dropped", 0) + _lost(said))
     yield lost
+
+
+def _lost(said: Mapping[str, Any]) -> int:
+    """Return the records that a store has missed for good: pushed out of the spool, or refused for what they are."""
+    return sum(sink.get("lost", 0) + sink.get("refused", 0) for sink in said.get("sinks", ()))

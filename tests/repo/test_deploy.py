@@ -88,11 +88,11 @@ def test_what_vllms_own_meter_reads_is_there(exported):
         assert f"vllm:spec_decode_{name}_total" in exported
 
 
-def test_records_that_a_full_spool_pushed_out_are_lost_records():
-    sinks = [{"name": "redis", "lost": 0}, {"name": "database", "lost": 5}]
+def test_records_that_a_full_spool_pushed_out_or_a_store_refused_are_lost_records():
+    sinks = [{"name": "redis", "lost": 0, "refused": 1}, {"name": "database", "lost": 5}]
     stores = {"recorder": {"submitted": 9, "dropped": 2, "sinks": sinks}}
     page = Metrics(list, stores=lambda: stores).page().decode()
-    assert "breakeven_records_lost_total 7.0" in page
+    assert "breakeven_records_lost_total 8.0" in page
 
 
 def test_a_counter_that_begins_at_its_first_difference_raises_the_alert():
