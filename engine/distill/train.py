@@ -81,6 +81,10 @@ class Trainer:
         self._norm: torch.nn.Module = model.get_decoder().norm
         self._train = Lessons(corpora, "train")
         self._judge = Lessons(corpora, "held-out")
+        if all(item.entry.temperature > 0 for item in self._judge.items):
+            raise DistillError(
+                "the data has no greedy held-out answers to choose weights by: generate some (temperature 0)"
+            )
         torch.manual_seed(settings.seed)
         saved = self._saved()
         vocab = saved["vocab"] if saved else self._train.vocabulary(settings.vocab, target.vocab_size)

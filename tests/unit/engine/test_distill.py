@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace as replace_entry
 from safetensors.torch import save_file
 
 from engine.distill import standalone
@@ -177,6 +178,9 @@ def test_what_cannot_be_used_is_named(tmp_path: Path, target: LoadedModel, corpu
         Corpus(tmp_path)
     empty = Corpus(tmp_path / "empty", recipe_of(target, max_tokens=20, seed=1))
     with pytest.raises(DistillError, match="no train texts yet"):
+        Trainer(target, [empty], tmp_path, SETTINGS)
+    empty.add([replace(text, entry=replace_entry(text.entry, temperature=0.8)) for text in texts_of(corpus)])
+    with pytest.raises(DistillError, match="no greedy held-out answers"):
         Trainer(target, [empty], tmp_path, SETTINGS)
     save_file({"a": torch.ones(1)}, tmp_path / "x.safetensors")
     with pytest.raises(DistillError, match="not a standalone draft"):
