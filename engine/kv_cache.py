@@ -194,8 +194,7 @@ class KVPool:
         """Put `row` into a slab of this capacity, a new one where all are full."""
         slab = next((one for one in self._slabs if one.capacity == capacity and None in one.rows), None)
         if slab is None:
-            if self.held + capacity > self.total:
-                self._give_up_spare_slots()
+            self._give_up_spare_slots(capacity)
             slab = self._new_slab(capacity)
             self._slabs.append(slab)
         slab.seat(row)
@@ -225,10 +224,13 @@ class KVPool:
             return None in common.rows
         return self.held + self._place * (self._together + 1) <= self.total
 
-    def _give_up_spare_slots(self) -> None:
-        for slab in self._slabs:
-            if None in slab.rows and not slab.fixed:
-                slab.shrink()
+    def _give_up_spare_slots(self, wanted: int) -> None:
+        """Shrink slabs until memory is free for `wanted` more tokens, those first that take least copying."""
+        spare = [slab for slab in self._slabs if None in slab.rows and not slab.fixed]
+        for slab in sorted(spare, key=lambda one: one.tokens - one.rows.count(None) * one.capacity):
+            if self.held + wanted <= self.total:
+                return
+            slab.shrink()
 
     def _drop_if_empty(self, slab: Slab) -> None:
         if not any(slab.rows):
