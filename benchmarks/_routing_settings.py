@@ -106,13 +106,14 @@ def costs(batch: int, share: float | None = None) -> CostModel:
 
 
 @lru_cache(maxsize=2)
-def table(name: str, batch: int, seed: int = 71, per_task: int = 300) -> Table:
-    """Return the traffic's requests under the time model at a batch size."""
+def table(name: str, batch: int, seed: int = 71, per_task: int = 300, lengths: tuple[int, ...] = ()) -> Table:
+    """Return the traffic's requests under the time model at a batch size, at its own draft lengths or others."""
     traffic = TRAFFIC[name]
+    lengths = lengths or traffic.lengths
     if traffic.recorded == "text":
-        return build_table(text_traces(150, seed), costs(batch, traffic.share), traffic.lengths)
+        return build_table(text_traces(150, seed), costs(batch, traffic.share), lengths)
     if traffic.recorded:
         traces = read_traces(TRACES / "smollm2.jsonl", traffic.recorded, 1024)
         measured = read_costs(TRACES / "costs.yaml", traffic.recorded, batch)
-        return build_table(traces, measured if traffic.share is None else costs(batch, traffic.share), traffic.lengths)
-    return build_table(make_traces(list(traffic.specs), per_task, seed), costs(batch, traffic.share), traffic.lengths)
+        return build_table(traces, measured if traffic.share is None else costs(batch, traffic.share), lengths)
+    return build_table(make_traces(list(traffic.specs), per_task, seed), costs(batch, traffic.share), lengths)

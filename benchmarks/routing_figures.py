@@ -8,11 +8,13 @@ so that a long run may be stopped and gone on with. `--show` prints what is kept
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
 import multiprocessing
 import os
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import lru_cache
 from pathlib import Path
@@ -89,14 +91,38 @@ def run(requests: int, seeds: int, only: list[str], workers: int) -> dict[str, A
         for name, batch in rows_wanted(only)
         if (row := kept.get(f"{name}, batch {batch}", {})).get("code") != code or row.get("seeds", 0) < seeds
     ]
-    context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    for key, row in _measured(todo, requests, seeds, workers):
+        kept = keep(path, key, row | {"code": code})
+        print(line(key, row, requests), file=sys.stderr, flush=True)
+    return kept
+
+
+def _measured(
+    todo: list[tuple[str, int]], requests: int, seeds: int, workers: int
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield rows as they come."""
+    if workers == 1:
+        for name, batch in todo:
+            yield f"{name}, batch {batch}", measure(name, batch, requests, seeds)
+        return
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork")) as pool:
         coming = {pool.submit(measure, name, batch, requests, seeds): f"{name}, batch {batch}" for name, batch in todo}
         for done in as_completed(coming):
-            key, row = coming[done], done.result() | {"code": code}
-            kept = read(path) | {key: row}
-            path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", "utf-8")
-            print(line(key, row, requests), file=sys.stderr, flush=True)
+            yield coming[done], done.result()
+
+
+def keep(path: Path, key: str, row: dict[str, Any]) -> dict[str, Any]:
+    """Put a row into the file, whoever else writes to it, and return all its rows."""
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        kept: dict[str, Any] = json.loads(file.read() or "{}")
+        kept[key] = row
+        order = {f"{name}, batch {batch}": i for i, (name, batch) in enumerate(rows_wanted([]))}
+        kept = dict(sorted(kept.items(), key=lambda item: order.get(item[0], len(order))))
+        file.truncate(0)
+        file.write(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
     return kept
 
 

@@ -44,6 +44,7 @@ class PoolRouter:
             if count % AGE_EVERY == 0 and count:
                 self._now += AGE_EVERY / RATE
                 self._snapshot.book.scale(0.5 ** (AGE_EVERY / RATE / self._snapshot.tuning.half_life))
+                self._snapshot.flow.advance(self._now, self._snapshot.tuning.shift_s)  # as each refresh does
             arm, state = self._decide(index, draw, run)
             steps = self._table.steps[index][self._table.lengths.index(arm.k)]
             run.seconds.append(steps.seconds)
