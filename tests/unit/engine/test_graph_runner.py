@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -91,3 +93,31 @@ def test_a_row_that_outgrows_its_place_moves() -> None:
         pool.release(row)
     assert pool.reserve(first, 32 * BLOCK)
     assert pool.held == pool.used == 32 * BLOCK
+
+
+def test_a_round_reads_from_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain and n-gram rows, greedy: whatever would wait for a GPU is called once a step, to take the tokens out."""
+    reads: list[str] = []
+
+    def counted(name: str) -> Callable[..., Any]:
+        original = getattr(torch.Tensor, name)
+
+        def call(self: torch.Tensor, *args: Any) -> Any:
+            reads.append(name)
+            return original(self, *args)
+
+        return call
+
+    core = make_core(random_model("llama"), max_batch=4, static_shapes=True)
+    for at, method in enumerate(("plain", "ngram", "suffix")):
+        core.add(request(f"{at}", [5, 6, 7, 8] * 5, method=method, k=4 * (method != "plain"), ignore_eos=True))
+    core.step()
+    for name in ("item", "tolist", "cpu", "numpy", "nonzero", "__float__", "__int__", "__bool__", "__index__"):
+        monkeypatch.setattr(torch.Tensor, name, counted(name))
+    steps = 0
+    while core.has_work():
+        core.step()
+        steps += 1
+        assert reads == ["tolist"]
+        reads.clear()
+    assert steps > 5
