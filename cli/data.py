@@ -28,7 +28,7 @@ def export(
 ) -> None:
     """Print everything kept of one subject, one JSON object a line: requests, then prompts that rules keep."""
     subject = _subject(key_id, end_user, data_dir)
-    found = on_database(lambda database: _collect(database, subject, output), data_dir, database_url)
+    found = on_database(lambda database: _collect(database, subject, output), data_dir, database_url, migrate=False)
     click.echo(f"{found} records", err=True)
 
 
@@ -42,7 +42,7 @@ def erase(key_id: str | None, end_user: str | None, yes: bool, data_dir: Path | 
     subject = _subject(key_id, end_user, data_dir)
     if not yes:
         click.confirm("This cannot be undone. Erase?", abort=True)
-    gone = on_database(lambda database: database.erase(subject, actor=actor()), data_dir, database_url)
+    gone = on_database(lambda database: database.erase(subject, actor=actor()), data_dir, database_url, migrate=False)
     click.echo(f"{gone.requests} requests and {gone.texts} texts erased, {gone.rollups} roll-up rows made anonymous")
 
 

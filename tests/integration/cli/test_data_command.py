@@ -81,6 +81,15 @@ def test_without_the_secret_nobody_is_guessed(folder):
     assert not (folder / "secret").exists()
 
 
+@pytest.mark.parametrize("command", [("export",), ("erase", "--yes")])
+def test_a_folder_without_a_database_is_no_success(tmp_path, monkeypatch, command):
+    monkeypatch.delenv("BREAKEVEN_DATABASE_URL", raising=False)
+    result = run(tmp_path / "mistyped", *command, "--key", "k1")
+    assert result.exit_code == 1
+    assert "there is no database" in result.output
+    assert not (tmp_path / "mistyped").exists()
+
+
 def test_gateways_with_one_key_need_no_file(folder, monkeypatch):
     shared = "the same for every gateway"
     assert load_secret(folder, shared) == load_secret(folder / "other", shared) != load_secret(folder)
