@@ -66,6 +66,8 @@ def explain(  # noqa: PLR0917  # click passes by name
         if snapshot is not None:
             raise click.UsageError("--snapshot and --url exclude each other")
         found = _remote(Remote(url, api_key), raw, circumstances, path, save_snapshot)
+    elif save_snapshot is not None:
+        raise click.UsageError("--save-snapshot needs --url: only a running gateway has statistics")
     else:
         chosen = None if path is not None else _in_force(data_dir, database_url)
         found = explain_locally(chosen or read_policy(path or default_policy()), raw, circumstances, snapshot)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from litestar import Controller, Request, Response, get
@@ -18,7 +18,7 @@ from litestar.response import Stream
 
 from gateway.access import Access
 from gateway.api.given import Given
-from gateway.errors import AuthenticationFailed, NotFound, StoreUnavailable
+from gateway.errors import ApiError, AuthenticationFailed, NotFound, StoreUnavailable
 from gateway.ops import render
 from gateway.ops.live import LiveReports
 from gateway.ops.window import parse_window, window_name
@@ -81,6 +81,20 @@ def bearer_of(headers: Mapping[str, str]) -> dict[str, str]:
     return given
 
 
+def ended_of(access: Access, headers: Mapping[str, str], draining: Callable[[], bool]) -> Callable[[], bool]:
+    """Return what tells whether a stream of events is over: the server stops, or the key is no operator's any more."""
+    own = bearer_of(headers)
+
+    def ended() -> bool:
+        try:
+            access.operator(own)
+        except ApiError:
+            return True
+        return draining()
+
+    return ended
+
+
 class OpsController(Controller):
     """The page and its data."""
 
@@ -97,7 +111,8 @@ class OpsController(Controller):
     async def events(self, request: Req, access: Keys, ops: Live, since: Since = "1h") -> Stream:
         """Send the page's changing part whenever it changes."""
         require_operator(access, request)
-        events = ops.events(parse_window(since), request.app.state.get("draining", bool))
+        ended = ended_of(access, request.headers, request.app.state.get("draining", bool))
+        events = ops.events(parse_window(since), ended)
         return Stream(events, media_type="text/event-stream", headers={**HEADERS, "x-accel-buffering": "no"})
 
     @get("/series.json", media_type="application/json")

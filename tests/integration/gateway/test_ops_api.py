@@ -13,7 +13,7 @@ from litestar.testing import AsyncTestClient
 
 from gateway.access import Access
 from gateway.api.errors import framework_handler
-from gateway.api.ops import OpsController
+from gateway.api.ops import OpsController, ended_of
 from gateway.db import Database, new_key
 from gateway.ops.collect import OpsReader
 from gateway.ops.live import LiveReports
@@ -88,6 +88,16 @@ async def test_once_a_key_exists_only_operators_get_in(client, database):
         assert set(refused.json()["error"]) == {"message", "type", "param", "code"}
     allowed = await client.get("/ops/report.json", headers={"authorization": f"Bearer {tokens['operator']}"})
     assert allowed.status_code == 200
+
+
+async def test_a_revoked_key_ends_its_live_page(client, database):
+    tokens = await keys(client, database)
+    ended = ended_of(client.access, basic(tokens["operator"]), lambda: False)
+    assert not ended()
+    (operator,) = (key for key in await database.load_keys() if key.role == "operator")
+    await database.revoke_key(operator.key_id)
+    await client.access.refresh()
+    assert ended()
 
 
 async def test_a_browser_is_asked_for_the_key_and_sends_it_as_password(client, database):

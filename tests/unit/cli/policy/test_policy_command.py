@@ -119,6 +119,7 @@ def test_explain_takes_what_a_body_does_not_say():
         (BODY, ("--at", "noon"), "expected a time such as"),
         (BODY, ("-H", "x-team"), "expected NAME=VALUE"),
         (BODY, ("--snapshot", "/nonexistent.json"), "not a saved snapshot"),
+        (BODY, ("--save-snapshot", "/tmp/none.json"), "--save-snapshot needs --url"),
         (BODY, ("--policy", "/nonexistent.yaml"), "/nonexistent.yaml:1:1: error: cannot read the file"),
         (BODY, ("--url", "ftp://x"), "expected http://"),
         (BODY, ("--url", "http://127.0.0.1:1"), "no answer from http://127.0.0.1:1"),
