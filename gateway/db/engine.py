@@ -38,6 +38,7 @@ def open_engine(url: URL, *, timeout_s: float = 5.0) -> AsyncEngine:
     common: dict[str, Any] = {
         "json_serializer": lambda value: msgspec.json.encode(value).decode(),
         "json_deserializer": msgspec.json.decode,
+        "hide_parameters": True,  # prompts and keys have no place in tracebacks
     }
     if url.drivername.startswith("sqlite"):
         engine = create_async_engine(url, connect_args={"timeout": timeout_s}, pool_timeout=timeout_s, **common)
