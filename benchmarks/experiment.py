@@ -35,7 +35,9 @@ without any accepted token, and every task 49 to 62 % **slower** than plain deco
 Here the built-in model (SmolLM2-135M-Instruct) drafts from its own text (n-gram lookup), chosen by the gateway per
 request, on the CPU named below. Every prompt is sent on both paths, in alternating order. `a` counts tokens per
 round, the bonus token included; break-even is 1 + α + β; the gain counts all decode steps, those without a draft
-included.
+included. With two or three prompts a task the gateway has learnt nothing yet and takes its longest draft, eight tokens:
+a and β are then those of long drafts, and what is lost here is what the decision saves once it has seen a few requests.
+[`demo.json`](../benchmarks/results/demo.json) has the figures of a longer run, after more requests.
 """
 CLOSING = """## What differs, and why
 
