@@ -37,7 +37,7 @@ request, on the CPU named below. Every prompt is sent on both paths, in alternat
 round, the bonus token included; break-even is 1 + α + β; the gain counts all decode steps, those without a draft
 included. With two or three prompts a task the gateway has learnt nothing yet and takes its longest draft, eight tokens:
 a and β are then those of long drafts, and what is lost here is what the decision saves once it has seen a few requests.
-[`demo.json`](../benchmarks/results/demo.json) has the figures of a longer run, after more requests.
+[`demo.json`](../benchmarks/results/demo.json) has the figures of a longer run, after more requests, on the CPU that it names.
 """
 CLOSING = """## What differs, and why
 
