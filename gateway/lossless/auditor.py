@@ -27,6 +27,8 @@ from gateway.types import Arm, BackendState
 log = logging.getLogger(__name__)
 QUEUE = 16
 """Requests that may wait for their audit; further ones are skipped and counted."""
+MOST_BYTES = 16 << 20
+"""What the bodies of those may come to together: a body may be as large as 32 MiB."""
 QUIET = 4
 """A backend with so many sequences running, or any waiting, is left alone."""
 PATIENCE_S = 60.0
@@ -69,8 +71,9 @@ class Auditor:
         """By speculative arm and outcome."""
 
     def submit(self, served: Served) -> None:
-        """Take an answer; one that finds the queue full is skipped."""
-        if len(self._queue) >= QUEUE:
+        """Take an answer; one that finds the queue full, or is too large for what is left of it, is skipped."""
+        waiting = sum(len(one.request.raw) for one in self._queue)
+        if len(self._queue) >= QUEUE or waiting + len(served.request.raw) > MOST_BYTES:
             self._skipped += 1
             return
         self._queue.append(served)
