@@ -37,7 +37,8 @@ request, on the CPU named below. Every prompt is sent on both paths, in alternat
 round, the bonus token included; break-even is 1 + α + β; the gain counts all decode steps, those without a draft
 included. With two or three prompts a task the gateway has learnt nothing yet and takes its longest draft, eight tokens:
 a and β are then those of long drafts, and what is lost here is what the decision saves once it has seen a few requests.
-[`demo.json`](../benchmarks/results/demo.json) has the figures of a longer run, after more requests, on the CPU that it names.
+[`demo.json`](../benchmarks/results/demo.json) has the figures of a longer run, after more requests, on the CPU that it
+names.
 """
 CLOSING = """## What differs, and why
 
@@ -106,6 +107,13 @@ def _shown(value: float | None, digits: int = 2) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
+def _flags() -> set[str]:
+    """Return what the CPU can do."""
+    told = Path("/proc/cpuinfo")
+    lines = told.read_text(encoding="utf-8").splitlines() if told.exists() else []
+    return set(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
+
+
 def main() -> int:
     """Measure what is asked for and write both files."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.experiment")
@@ -119,6 +127,7 @@ def main() -> int:
         parser.error(f"--dtypes: expected some of {', '.join(DTYPES)}, got {', '.join(sorted(unknown))}")
     kept: dict[str, Any] = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {"figures": {}}
     kept |= {"name": "experiment", "commit": commit(), "environment": environment()}
+    kept["bfloat16_in_hardware"] = any(f"{unit}_bf16" in _flags() for unit in ("avx512", "amx"))
     for dtype in dtypes:
         kept["figures"].setdefault(dtype, {}).update(measure(dtype, loads, given.prompts, given.max_tokens))
         KEPT.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
