@@ -72,8 +72,8 @@ class HttpBackend:
 
     def state(self) -> BackendState:
         """Return what is known now."""
-        if self.epoch != self._served_epoch:  # the first epoch seen is not a restart
-            self._warm_ups = WARM_UPS if self._served_epoch else 0
+        if self.healthy and self.epoch != self._served_epoch:  # a probe on its way has not told all yet
+            self._warm_ups = WARM_UPS if self._served_epoch else 0  # the first epoch seen is not a restart
             self._served_epoch = self.epoch
         return BackendState(
             name=self.name,
