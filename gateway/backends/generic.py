@@ -22,6 +22,10 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
+class _Version(msgspec.Struct):
+    version: str
+
+
 class GenericBackend(HttpBackend):
     """A server known only by `GET /v1/models`; its speculation, if any, was fixed at launch."""
 
@@ -56,6 +60,9 @@ class MeasuredBackend(GenericBackend):
     waiting_metric = ""
     kv_metrics: tuple[str, ...] = ()
     """Names under which versions of the server tell which share of its cache is in use."""
+    version_path = ""
+    """Document with a `version`; empty where the server has none."""
+    _start = ""
 
     async def probe(self) -> None:
         """Read models, then load and process start from `/metrics`, which not every build has."""
@@ -72,7 +79,19 @@ class MeasuredBackend(GenericBackend):
         self.kv_used = next((samples[name] for name in self.kv_metrics if name in samples), None)
         started = samples.get("process_start_time_seconds")
         if started is not None:
-            self.epoch = epoch_of((self.kind, self.model, self.version), f"{started:.0f}")
+            start = f"{started:.0f}"
+            if start != self._start and self.version_path:
+                self.version = await self._told_version()
+            self._start = start
+            self.epoch = epoch_of((self.kind, self.model, self.version), start)
+
+    async def _told_version(self) -> str:
+        """Return the version of a process that has just started, empty where it does not say."""
+        try:
+            told = msgspec.json.decode(await self.client.get(self.version_path), type=_Version)
+        except (BreakevenError, msgspec.MsgspecError):
+            return ""
+        return told.version
 
     def look(self, samples: dict[str, float]) -> None:
         """See a whole page; for what one engine tells beyond load."""

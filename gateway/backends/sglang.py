@@ -16,6 +16,7 @@ class SglangBackend(MeasuredBackend):
     per_request_stats = True
     running_metric = "sglang:num_running_reqs"
     waiting_metric = "sglang:num_queue_reqs"
+    version_path = "/get_server_info"
     kv_metrics = ("sglang:token_usage",)
 
     def fields(self, request: GenerateRequest, decision: Decision) -> dict[str, Any]:

@@ -18,6 +18,7 @@ class VllmBackend(MeasuredBackend):
     per_request_stats = True
     running_metric = "vllm:num_requests_running"
     waiting_metric = "vllm:num_requests_waiting"
+    version_path = "/version"
     kv_metrics = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
     stripped = ("cache_salt",)
 
