@@ -28,7 +28,8 @@ def test_equal_answers_do_not_part():
     call = [{"id": "call_1", "function": {"name": "f", "arguments": '{"a": 1}'}}]
     other = [{"id": "call_2", "function": {"name": "f", "arguments": '{"a": 1}'}}]
     assert parting(answer_of(chat("a", tool_calls=call)), answer_of(chat("a", tool_calls=other))) is None
-    assert parting(answer_of({"choices": [{"text": "ab", "finish_reason": "length"}]}), Answer({"content": "ab"})) is None
+    completed = answer_of({"choices": [{"text": "ab", "finish_reason": "length"}]})
+    assert parting(completed, Answer({"content": "ab"})) is None
 
 
 @pytest.mark.parametrize(

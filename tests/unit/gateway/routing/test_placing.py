@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -45,8 +46,8 @@ def choices(
     rng = random.Random(1)
     return [
         decide(
-            request(max_tokens=None), task(), rule(probe=0.0, sticky=sticky), snapshot, states, prompt_tokens=50, draw=rng.random(),
-            policy="p", **({"conversation": f"c{i}"} | more),
+            request(max_tokens=None), task(), rule(probe=0.0, sticky=sticky), snapshot, states, prompt_tokens=50,
+            draw=rng.random(), policy="p", **({"conversation": f"c{i}"} | more),
         )
         for i in range(n)
     ]  # fmt: skip
@@ -90,11 +91,11 @@ def test_a_change_of_mind_moves_traffic_over_some_seconds_and_each_conversation_
         seen.append([d.arm == FAST for d in choices(changed, pools(), 200)])
         changed = learned(1.5, previous=changed, at=NOW + second)
     shares = [sum(row) / len(row) for row in seen]
-    assert max(before - after for before, after in zip(shares, shares[1:], strict=False)) < 0.35
+    assert max(before - after for before, after in itertools.pairwise(shares)) < 0.35
     assert shares[0] > 0.6
     assert shares[-1] < 0.03
     for conversation in zip(*seen, strict=True):
-        assert sum(a != b for a, b in zip(conversation, conversation[1:], strict=False)) <= 1
+        assert sum(a != b for a, b in itertools.pairwise(conversation)) <= 1
 
 
 def test_a_conversation_stays_where_its_prefix_is_cached_unless_the_gain_pays() -> None:
