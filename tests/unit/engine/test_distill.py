@@ -163,7 +163,7 @@ def test_a_standalone_draft_is_exported_whole(corpus: Corpus, target: LoadedMode
         request(str(at), text.tokens[: text.entry.prompt].tolist(), method="draft_model", k=3, max_tokens=20)
         for at, text in enumerate(greedy)
     ]
-    own = [one.metrics.speculative_decoding for one in run(make_core(target, draft), asked).values()]
+    own = [one.metrics.speculative_decoding for one in run(make_core(target, draft, prefill_chunk=256), asked).values()]
     assert expected.rounds == sum(one.num_spec_steps for one in own)
     other = random_model("llama", hidden_size=64, head_dim=16)
     with pytest.raises(DistillError, match="do not fit"):
