@@ -39,8 +39,8 @@ class Relay:
     """State of one answer, streamed or not."""
 
     __slots__ = (
-        "_fingerprint", "_insert", "_keep_metrics", "_keep_usage", "_pending", "_tail", "_tap", "_whole", "done", "error",
-        "events", "final", "finish_reason", "first_at", "itl", "last_at", "usage",
+        "_fingerprint", "_insert", "_keep_metrics", "_keep_usage", "_pending", "_tail", "_tap", "_whole", "done",
+        "error", "events", "final", "finish_reason", "first_at", "itl", "last_at", "usage",
     )  # fmt: skip
 
     def __init__(self, *, keep_usage: bool, keep_metrics: bool, fingerprint: str, tap: Tap | None = None) -> None:

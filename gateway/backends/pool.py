@@ -73,6 +73,7 @@ class ReplicaPool:
             epoch=joint([state.epoch for state in states]),
             running=_mean([state.running for state in up]),
             waiting=_mean([state.waiting for state in up]),
+            warming=any(state.warming for state in up),
             kv_used=_share([state.kv_used for state in up]),
             detail="; ".join(filter(None, (self._down(states), self._ejected()))),
         )

@@ -1,4 +1,4 @@
-"""deploy/kubernetes is valid by Kubernetes' schemas and agrees with compose, policies and code. No cluster runs here."""
+"""deploy/kubernetes is valid by Kubernetes' schemas, agrees with compose, policies and code. No cluster runs here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""After a restart: what the process before it had shown is lent, first requests teach nothing, a dead draft is noticed."""
+"""After a restart: what the process before it had shown is lent, first requests teach nothing, a dead draft is seen."""
 
 from __future__ import annotations
 
@@ -29,9 +29,13 @@ def built(records: list[RequestRecord], epoch: str, previous: Snapshot | None = 
     for one in buckets_of(records):
         sums.setdefault((one.minute, one.key), Counter()).update(one.counters)
     return build_snapshot(
-        [Bucket(*place, dict(counters)) for place, counters in sums.items()], {"engine": costs()}, now=at, arms={"engine": ARMS}, epochs={"engine": epoch},
+        [Bucket(*place, dict(counters)) for place, counters in sums.items()],
+        {"engine": costs()},
+        now=at,
+        arms={"engine": ARMS},
+        epochs={"engine": epoch},
         previous=previous,
-    )  # fmt: skip
+    )
 
 
 def test_a_restart_goes_on_from_what_the_process_before_had_shown() -> None:
