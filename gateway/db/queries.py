@@ -223,15 +223,23 @@ def within(
     kept_since = int(time.time() // 60) - _TOLD_KEPT
     hours_from = first if first < kept_since else -(-first // HOUR) * HOUR
     hours_to = (last + 1) // HOUR * HOUR
-    parts = [and_(span == MINUTE, minute.between(first, last))]
+    ranges = [(MINUTE, first, last)]
     if hours_from >= hours_to:
-        return or_(*parts, and_(span == TOLD, minute.between(first, last)))
-    parts += [and_(span == TOLD, or_(minute.between(first, hours_from - 1), minute.between(hours_to, last)))]
+        ranges += [(TOLD, first, last)]
+        return _any_of(table, ranges)
+    ranges += [(TOLD, first, hours_from - 1), (TOLD, hours_to, last)]
     days_from, days_to = -(-first // DAY) * DAY, (last + 1) // DAY * DAY
     if finest == HOUR or days_from >= days_to:
-        return or_(*parts, and_(span == HOUR, minute.between(hours_from, hours_to - 1)))
-    edges = or_(minute.between(hours_from, days_from - 1), minute.between(days_to, hours_to - 1))
-    return or_(*parts, and_(span == HOUR, edges), and_(span == DAY, minute.between(days_from, days_to - 1)))
+        ranges += [(HOUR, hours_from, hours_to - 1)]
+    else:
+        ranges += [(HOUR, hours_from, days_from - 1), (HOUR, days_to, hours_to - 1), (DAY, days_from, days_to - 1)]
+    return _any_of(table, ranges)
+
+
+def _any_of(table: type[ActivityRollup | LatencyRollup], ranges: Sequence[tuple[int, int, int]]) -> ColumnElement[bool]:
+    """Return one flat OR of (span, first, last): each is found by the key; an OR within would read whole spans."""
+    parts = [and_(table.span == span, table.minute.between(a, b)) for span, a, b in ranges if a <= b]
+    return or_(*parts)
 
 
 def sums_by(groups: Sequence[Any], first: int, last: int, finest: int = DAY) -> Any:  # noqa: ANN401 — SQLAlchemy's Select of this shape has no name
