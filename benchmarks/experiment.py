@@ -86,7 +86,10 @@ def page(kept: dict[str, Any]) -> str:
         f"Machine: {machine['cpu']}, {machine['cores']} cores, torch {machine['packages'].get('torch', '?')}.",
     ]
     if not kept["bfloat16_in_hardware"]:
-        lines += ["It does not multiply bfloat16 in hardware: there several tokens at once cost far more than one."]
+        lines += [
+            "It has no instructions for bfloat16. That is the likely reason, not a tested one, why several tokens at once "
+            "cost far more than one in that type."
+        ]
     for dtype, loads in kept["figures"].items():
         for load, run in loads.items():
             size = f"{run['prompts']} prompts of at most {run['max_tokens']} tokens a task"
