@@ -87,8 +87,8 @@ def page(kept: dict[str, Any]) -> str:
     ]
     if not kept["bfloat16_in_hardware"]:
         lines += [
-            "It has no instructions for bfloat16. That is the likely reason, not a tested one, why several tokens at once "
-            "cost far more than one in that type."
+            "It has no instructions for bfloat16. That is the likely reason, not a tested one, why several tokens at "
+            "once cost far more than one in that type."
         ]
     for dtype, loads in kept["figures"].items():
         for load, run in loads.items():
