@@ -34,8 +34,8 @@ run: setup ## Serve on http://127.0.0.1:8000 with embedded Redis, SQLite and mod
 demo: $(STAMP) ## Send a mixed workload to the running server and show what speculation gained and cost
 	$(BIN)/breakeven demo
 
-test: setup browser ## All tests but the long ones (≤ 6 minutes)
-	$(BIN)/python -m pytest -q
+test: setup browser ## All tests but the long ones (≤ 6 minutes on two cores)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 test-fast: $(STAMP) ## The quick subset (≤ 2 minutes)
 	$(BIN)/python -m pytest -q tests/unit tests/repo -m 'not slow and not verify and not gpu and not model'
