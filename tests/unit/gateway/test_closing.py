@@ -33,6 +33,7 @@ def close(relay: Relay | None, spec: Spec | None = None, asked: GenerateRequest 
         fallback=False,
         conversation="c",
         secret=b"s",
+        warm_up=False,
     )
 
 

@@ -121,10 +121,10 @@ def test_a_small_day_is_routed_to_the_faster_pool_and_every_request_is_answered(
 
 
 def test_a_draft_that_dies_everywhere_is_left_by_all_gateways(table: Table) -> None:
-    dying = dataclasses.replace(SMALL, collapse=(0.5, 1.0), day_s=24.0)
+    dying = dataclasses.replace(SMALL, collapse=(0.5, 1.0), day_s=32.0)
     day = Fleet(dying, table, Tuning(), engines=True).day()
-    before = [one.arm.k > 0 for one in day.jobs if 6 < one.arrived < 12]
-    after = [one.arm.k > 0 for one in day.jobs if one.arrived > 20]
+    before = [one.arm.k > 0 for one in day.jobs if 8 < one.arrived < 16]
+    after = [one.arm.k > 0 for one in day.jobs if one.arrived > 26]
     assert np.mean(before) > 0.8
     assert np.mean(after) < 0.3
 
