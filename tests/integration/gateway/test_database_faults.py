@@ -58,8 +58,10 @@ async def test_a_frozen_and_a_killed_postgresql_lose_nothing(postgres_server, tm
 
 
 async def test_closing_while_postgresql_is_frozen_ends_in_time(postgres_server, tmp_path):
+    patient = Database(postgres_server.url)  # making the schema may take longer than a record has
+    await patient.migrate()
+    await patient.aclose()
     database = Database(postgres_server.url, timeout_s=0.5)
-    await database.migrate()
     recorder = Recorder(tmp_path / "spool", database=database, interval_s=0.02)
     await recorder.start()
     postgres_server.signal_all(signal.SIGSTOP)
