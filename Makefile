@@ -35,7 +35,7 @@ demo: $(STAMP) ## Send a mixed workload to the running server and show what spec
 	$(BIN)/breakeven demo
 
 test: setup browser ## All tests but the long ones (≤ 6 minutes on two cores)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile # two torch threads each would fight for two cores
 
 test-fast: $(STAMP) ## The quick subset (≤ 2 minutes)
 	$(BIN)/python -m pytest -q tests/unit tests/repo -m 'not slow and not verify and not gpu and not model'
