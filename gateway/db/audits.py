@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
 
 import msgspec
 from sqlalchemy import case, delete, func, insert, select
@@ -15,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.db.models import AuditFinding, AuditRollup
 from gateway.db.records import clean, insert_for
+from gateway.db.transactions import Transactions
 from gateway.db.types import utc
 
 KEEP_S = 90 * 86400.0
@@ -63,14 +63,8 @@ class AuditSums(msgspec.Struct):
         return self.near_tie + self.different + self.unexplained
 
 
-class Audits:
-    """The methods that `Database` inherits; they need its transactions only."""
-
-    def _read(self, timeout_s: float | None = None) -> AbstractAsyncContextManager[AsyncConnection]:
-        raise NotImplementedError
-
-    def _write(self, timeout_s: float | None = None) -> AbstractAsyncContextManager[AsyncConnection]:
-        raise NotImplementedError
+class Audits(Transactions):
+    """The methods that `Database` inherits."""
 
     async def insert_audits(self, results: Sequence[AuditResult]) -> None:
         """Add results to the sums, keep those that parted, and let findings past their time go."""

@@ -10,29 +10,27 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 import msgspec
 from sqlalchemy import insert, select, text, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.db import maintenance, queries, rollups
 from gateway.db.audits import Audits
-from gateway.db.engine import open_engine, parse_url, transaction
+from gateway.db.engine import open_engine, transaction
 from gateway.db.evidence import EvidenceReads
 from gateway.db.explorer import Explorer
 from gateway.db.keys import StoredKey
 from gateway.db.log import SwitchLog
 from gateway.db.migrate import pending, upgrade
-from gateway.db.models import HOUR, TOLD, ApiKey, AuditEntry
+from gateway.db.models import HOUR, TOLD, ApiKey
 from gateway.db.policies import PolicyVersions
 from gateway.db.records import clean, insert_new
 from gateway.db.replays import Replays
 from gateway.db.subjects import Subjects
 from gateway.db.texts import StoredTexts
+from gateway.db.transactions import note
 from gateway.histogram import METRICS, LatencyCell, Metric
 from gateway.types import CellKey, RequestRecord
 
@@ -44,21 +42,13 @@ class Database(SwitchLog, PolicyVersions, Replays, StoredTexts, Audits, Evidence
     """Opens nothing before first use; one per process."""
 
     def __init__(self, url: str, *, timeout_s: float = 5.0) -> None:
-        self._url = parse_url(url)
-        self._timeout_s = timeout_s
-        self._engine = open_engine(self._url, timeout_s=timeout_s)
+        super().__init__(url, timeout_s=timeout_s)
         self._cells: dict[CellKey, int] = {}
 
     @property
     def url(self) -> str:
         """Where it is, without the password."""
         return self._url.render_as_string(hide_password=True)
-
-    def _read(self, timeout_s: float | None = None) -> AbstractAsyncContextManager[AsyncConnection]:
-        return transaction(self._engine, write=False, timeout_s=timeout_s or self._timeout_s)
-
-    def _write(self, timeout_s: float | None = None) -> AbstractAsyncContextManager[AsyncConnection]:
-        return transaction(self._engine, write=True, timeout_s=timeout_s or 2 * self._timeout_s)
 
     async def migrate(self) -> None:
         """Create or upgrade the schema; safe to call from several processes at once."""
@@ -172,7 +162,7 @@ class Database(SwitchLog, PolicyVersions, Replays, StoredTexts, Audits, Evidence
         """Store a key made by `new_key`."""
         async with self._write() as connection:
             await connection.execute(insert(ApiKey), clean(msgspec.structs.asdict(key)))
-            await _audit(connection, actor, "key.create", key.key_id, {"name": key.name, "role": key.role})
+            await note(connection, actor, "key.create", key.key_id, {"name": key.name, "role": key.role})
 
     async def list_keys(self) -> list[StoredKey]:
         """Return all keys, revoked ones included, oldest first."""
@@ -194,18 +184,8 @@ class Database(SwitchLog, PolicyVersions, Replays, StoredTexts, Audits, Evidence
                 .values(revoked_at=datetime.now(UTC))
             )
             if result.rowcount:
-                await _audit(connection, actor, "key.revoke", key_id, {})
+                await note(connection, actor, "key.revoke", key_id, {})
             return bool(result.rowcount)
-
-    async def audit(self, actor: str, action: str, target: str, details: dict[str, Any] | None = None) -> None:
-        """Write who changed what; never a secret."""
-        async with self._write() as connection:
-            await _audit(connection, actor, action, target, details or {})
-
-
-async def _audit(connection: AsyncConnection, actor: str, action: str, target: str, details: dict[str, Any]) -> None:
-    row = {"at": datetime.now(UTC), "actor": actor, "action": action, "target": target, "details": details}
-    await connection.execute(insert(AuditEntry), clean(row))
 
 
 def _minutes(since: float, until: float | None) -> tuple[int, int]:

@@ -6,16 +6,15 @@ Part of `Database`; roll-ups only. The text that is shown is compiled from the v
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
 from sqlalchemy import Dialect, Select, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.db import queries
 from gateway.db.models import CELL_COLUMNS, ActivityRollup, Cell, DecisionChange, LatencyRollup
 from gateway.db.queries import ActivitySums
+from gateway.db.transactions import Transactions
 from gateway.db.types import utc
 from gateway.histogram import LogHistogram, Metric
 from gateway.types import Arm
@@ -62,11 +61,8 @@ class Evidence(msgspec.Struct):
     queries: list[Query]
 
 
-class EvidenceReads:
-    """The method that `Database` inherits; it needs its transactions only."""
-
-    def _read(self, timeout_s: float | None = None) -> AbstractAsyncContextManager[AsyncConnection]:
-        raise NotImplementedError
+class EvidenceReads(Transactions):
+    """The method that `Database` inherits."""
 
     async def evidence(self, first: int, last: int) -> Evidence:
         """Return what the roll-ups of minutes `first` … `last` say; a minute is Unix time // 60."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
 from sqlalchemy import select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.db.models import Request, RequestText
 from gateway.db.records import clean
+from gateway.db.transactions import Transactions
 from gateway.db.types import utc
 
 
@@ -23,11 +22,8 @@ class Found(msgspec.Struct):
     """`prompt` and `completion` (JSON), where a rule keeps them and they have not expired."""
 
 
-class Explorer:
-    """The methods that `Database` inherits; they need its transactions only."""
-
-    def _read(self, timeout_s: float | None = None) -> AbstractAsyncContextManager[AsyncConnection]:
-        raise NotImplementedError
+class Explorer(Transactions):
+    """The methods that `Database` inherits."""
 
     async def request(self, request_id: str) -> Found | None:
         """Return a request, None where none of that id is kept."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any
 
 import msgspec
 from sqlalchemy import insert, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.db.models import DecisionChange, PolicyActivation, PolicyVersion
 from gateway.db.records import clean, insert_for
+from gateway.db.transactions import Transactions
 from gateway.db.types import utc
 
 
@@ -43,14 +42,8 @@ class StoredPolicy(msgspec.Struct):
     actor: str = ""
 
 
-class SwitchLog:
-    """The methods that `Database` inherits; they need its transactions only."""
-
-    def _read(self, timeout_s: float | None = None) -> AbstractAsyncContextManager[AsyncConnection]:
-        raise NotImplementedError
-
-    def _write(self, timeout_s: float | None = None) -> AbstractAsyncContextManager[AsyncConnection]:
-        raise NotImplementedError
+class SwitchLog(Transactions):
+    """The methods that `Database` inherits."""
 
     async def log_switch(self, switch: Switch) -> bool:
         """Append to the switch log; False where the last line of this task already says the same (another gateway)."""

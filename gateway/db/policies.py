@@ -7,7 +7,6 @@ transaction, so that of two operators who change the same version one is told.
 from __future__ import annotations
 
 import time
-from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 
 import msgspec
@@ -16,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.db.models import AuditEntry, PolicyActivation, PolicyVersion
 from gateway.db.records import clean, insert_for
+from gateway.db.transactions import Transactions
 from gateway.db.types import utc
 
 _COLUMNS = (
@@ -42,14 +42,8 @@ class Activation(msgspec.Struct):
     """`file`, `api` or `rollback`."""
 
 
-class PolicyVersions:
-    """The methods that `Database` inherits; they need its transactions only."""
-
-    def _read(self, timeout_s: float | None = None) -> AbstractAsyncContextManager[AsyncConnection]:
-        raise NotImplementedError
-
-    def _write(self, timeout_s: float | None = None) -> AbstractAsyncContextManager[AsyncConnection]:
-        raise NotImplementedError
+class PolicyVersions(Transactions):
+    """The methods that `Database` inherits."""
 
     async def activate_policy(
         self,

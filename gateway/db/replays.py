@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 
 import msgspec
 from sqlalchemy import select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.db.models import Request
+from gateway.db.transactions import Transactions
 from gateway.db.types import utc
 
 
@@ -37,11 +36,8 @@ class Replay(msgspec.Struct):
 _COLUMNS = tuple(getattr(Request, name) for name in Replay.__struct_fields__[:-2])
 
 
-class Replays:
-    """The method that `Database` inherits; it needs its transactions only."""
-
-    def _read(self, timeout_s: float | None = None) -> AbstractAsyncContextManager[AsyncConnection]:
-        raise NotImplementedError
+class Replays(Transactions):
+    """The method that `Database` inherits."""
 
     async def replays(self, since: float, *, limit: int = 20_000) -> list[Replay]:
         """Return the newest requests since a Unix time that were answered in full, oldest first."""

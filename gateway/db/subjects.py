@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
 from sqlalchemy import ColumnElement, Table, delete, func, literal, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.db.models import ActivityRollup, AuditFinding, Base, Request, RequestText
 from gateway.db.records import insert_for
 from gateway.db.rollups import SUMS
+from gateway.db.transactions import Transactions
 
 ERASED = "erased"
 """The key under which the sums of erased applications go on counting."""
@@ -39,18 +38,8 @@ class Erased(msgspec.Struct):
     rollups: int = 0
 
 
-class Subjects:
-    """The methods that `Database` inherits; they need its transactions only."""
-
-    def _read(self, timeout_s: float | None = None) -> AbstractAsyncContextManager[AsyncConnection]:
-        raise NotImplementedError
-
-    def _write(self, timeout_s: float | None = None) -> AbstractAsyncContextManager[AsyncConnection]:
-        raise NotImplementedError
-
-    async def audit(self, actor: str, action: str, target: str, details: dict[str, Any] | None = None) -> None:
-        """Write who changed what."""
-        raise NotImplementedError
+class Subjects(Transactions):
+    """The methods that `Database` inherits."""
 
     async def records_of(self, subject: Subject) -> AsyncIterator[dict[str, Any]]:
         """Yield every request and text of a subject as a row with its `kind`, oldest first, page by page."""

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 from sqlalchemy import ColumnElement, Insert, delete, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.db.models import RequestText
 from gateway.db.records import clean, insert_for
+from gateway.db.transactions import Transactions
 from gateway.db.types import utc
 
 BATCH = 200
@@ -51,18 +49,8 @@ class StoredText(msgspec.Struct):
 _COLUMNS = tuple(getattr(RequestText, name) for name in StoredText.__struct_fields__)
 
 
-class StoredTexts:
-    """The methods that `Database` inherits; they need its transactions only."""
-
-    def _read(self, timeout_s: float | None = None) -> AbstractAsyncContextManager[AsyncConnection]:
-        raise NotImplementedError
-
-    def _write(self, timeout_s: float | None = None) -> AbstractAsyncContextManager[AsyncConnection]:
-        raise NotImplementedError
-
-    async def audit(self, actor: str, action: str, target: str, details: dict[str, Any] | None = None) -> None:
-        """Write who changed what."""
-        raise NotImplementedError
+class StoredTexts(Transactions):
+    """The methods that `Database` inherits."""
 
     async def insert_texts(self, texts: Sequence[StoredText]) -> None:
         """Keep texts; those whose request is there already change nothing."""
