@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 import click
+
+from cli.lazy import LazyGroup
 
 COMMANDS = {
     "serve": "cli.serve:serve",
@@ -27,24 +27,7 @@ COMMANDS = {
 """Command name → `module:attribute` of its click command."""
 
 
-class LazyGroup(click.Group):
-    """Imports a command's module only when that command runs."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
-        """Return all command names in the order in which a newcomer meets them."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 (click's signature)
-        """Import and return the command, or None where the name is unknown."""
-        target = COMMANDS.get(cmd_name)
-        if target is None:
-            return None
-        module, _, attribute = target.partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
-
-
-@click.command(cls=LazyGroup)
+@click.command(cls=LazyGroup, targets=COMMANDS)
 @click.version_option(package_name="breakeven")
 def main() -> None:
     """Breakeven: an LLM gateway that knows when to turn speculative decoding off."""
