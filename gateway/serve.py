@@ -157,7 +157,7 @@ class Exchange:
         if first is not rule:
             self.decision.numbers["observed"] = self._observe(first, states)
         self._retention = rule.store.retention if wanted(rule, request, self._service.secret) else None
-        self._audit = rule if rule.audit and audited(rule, request, self._service.secret) else None
+        self._audit = rule if audited(rule, request, self._service.secret) else None
         own = request.speculation
         if own is not None and self.decision.arm == request.arm_wish:
             arm = Arm(self.decision.arm.backend, own.method, own.k)

@@ -1,17 +1,13 @@
-"""What `store` in a rule keeps of a request: whether, and the text of its answer as it passes. Pure; for `serve`.
-
-The share is drawn by a keyed hash of the request: raising 5 % to 20 % keeps the first 5 % in, and the draw has nothing
-to do with that of probes.
-"""
+"""What `store` in a rule keeps of a request: whether, and the text of its answer as it passes. Pure; for `serve`."""
 
 from __future__ import annotations
 
 import contextlib
-from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
+from gateway.fingerprint import in_share
 from gateway.policy import Rule
 from gateway.types import GenerateRequest, RequestRecord
 
@@ -31,9 +27,7 @@ def wanted(rule: Rule, request: GenerateRequest, secret: bytes) -> bool:
     share = rule.store.prompts
     if not share or request.body.get("store") is False:
         return False
-    name = (request.record_id or request.request_id).encode("utf-8", "replace")
-    digest = blake2b(name, key=secret[:64], digest_size=6, person=b"policy-store").digest()
-    return int.from_bytes(digest, "big") / 2**48 < share
+    return in_share(share, request, secret, b"policy-store")
 
 
 class Tap:

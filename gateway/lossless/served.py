@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from hashlib import blake2b
 
 import msgspec
 
 from gateway.backends import Backend
+from gateway.fingerprint import in_share
 from gateway.policy import Rule
 from gateway.tap import Tap
 from gateway.types import Arm, GenerateRequest
 
 
 def audited(rule: Rule, request: GenerateRequest, secret: bytes) -> bool:
-    """Tell whether a request is one of its rule's share: greedy, of one choice. Free where the rule audits nothing.
-
-    The share is drawn by a keyed hash of its own: it has nothing to do with probes, holdout or stored prompts.
-    """
+    """Tell whether a request is one of its rule's share: greedy, of one choice. Free where the rule audits nothing."""
     if not rule.audit or request.temperature != 0 or request.n != 1:
         return False
-    name = (request.record_id or request.request_id).encode("utf-8", "replace")
-    digest = blake2b(name, key=secret[:64], digest_size=6, person=b"policy-audit").digest()
-    return int.from_bytes(digest, "big") / 2**48 < rule.audit
+    return in_share(rule.audit, request, secret, b"policy-audit")
 
 
 class Served(msgspec.Struct):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 from gateway.policy.schema import Rule
 from gateway.routing.estimates import PLAIN_KEY
-from gateway.routing.options import Ask, Option
+from gateway.routing.options import Ask, Option, hash_draw
 from gateway.routing.placing import placed
 from gateway.routing.shown import Shown
 from gateway.routing.weigh import Weighed, probes_of, short_of_margin, shown_of
@@ -115,7 +114,7 @@ def _holdout(ask: Ask, best: Option, options: list[Option]) -> Choice | None:
     rule = ask.rule
     if rule.holdout <= 0:
         return None
-    share = _hash_draw(ask.conversation) if ask.conversation else ask.draw
+    share = hash_draw(ask.conversation, b"holdout") if ask.conversation else ask.draw
     if share >= rule.holdout:
         return None
     plain = [option for option in options if option.arm.k == 0]
@@ -130,11 +129,6 @@ def _holdout(ask: Ask, best: Option, options: list[Option]) -> Choice | None:
 def _fixed_order(option: Option) -> tuple[int, str]:
     """Order of the policy's fixed speculative arm: the draft length nearest 4, then the name."""
     return abs(option.arm.k - 4), str(option.arm)
-
-
-def _hash_draw(text: str) -> float:
-    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=7, person=b"holdout").digest()
-    return int.from_bytes(digest, "big") / 2**56
 
 
 def _probe(ask: Ask, best: Option, weighed: Weighed) -> Choice | None:

@@ -5,6 +5,7 @@ Vetoes come first, then the rule and what the client forces.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -168,3 +169,9 @@ def guarded(ask: Ask, options: list[Option], vetoes: list[str]) -> list[Option]:
         shortest[where] = min(arm.k, shortest.get(where, arm.k))
     left = [o for o in options if o.arm.k == 0 or o.arm.k < shortest.get((o.arm.backend, o.arm.method), o.arm.k + 1)]
     return left or options
+
+
+def hash_draw(text: str, person: bytes) -> float:
+    """Return a number in [0, 1) that is the same for a text, and another one for each purpose (`person`)."""
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=7, person=person).digest()
+    return int.from_bytes(digest, "big") / 2**56

@@ -7,13 +7,12 @@ that takes memory from the cache shows there: fewer sequences fit, and the rest 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.bands import context_band, temperature_band
 from gateway.routing.book import ALL
-from gateway.routing.options import Ask, Option
+from gateway.routing.options import Ask, Option, hash_draw
 from gateway.routing.weigh import Weighed
 from gateway.types import BackendState
 
@@ -119,14 +118,9 @@ def _leaves(bids: Mapping[str, Bid], taken: str, ask: Ask, margin: float, ramp_s
     better = mine.total_s - bids[other].total_s
     if other == taken or better <= margin * mine.total_s or bids[other].wait_s >= mine.wait_s:
         return None
-    return other if _draw(repr(ask.draw), b"queue") < better / ramp_s else None
+    return other if hash_draw(repr(ask.draw), b"queue") < better / ramp_s else None
 
 
 def _share(ask: Ask) -> float:
     """Return a number in [0, 1) that is the same for a conversation."""
-    return _draw(ask.conversation or repr(ask.draw), b"share")
-
-
-def _draw(text: str, person: bytes) -> float:
-    digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=7, person=person).digest()
-    return int.from_bytes(digest, "big") / 2**56
+    return hash_draw(ask.conversation or repr(ask.draw), b"share")
