@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,6 +24,7 @@ from gateway.history import History
 from gateway.routing import Bucket, Snapshot, Thresholds, Tuning, build_snapshot, empty_snapshot
 from gateway.stats import Statistics
 from gateway.switches import SwitchWatch
+from gateway.types import Arm
 from gateway.window import Window
 
 log = logging.getLogger(__name__)
@@ -45,6 +47,14 @@ class StoreState(msgspec.Struct):
     """Why not."""
     age_s: float | None = None
     """Seconds since it last answered; None: never."""
+
+
+class _Told(NamedTuple):
+    """What the backends tell, by name."""
+
+    costs: dict[str, CostTable]
+    arms: dict[str, tuple[Arm, ...]]
+    epochs: dict[str, str]
 
 
 class Refresher:
@@ -128,27 +138,13 @@ class Refresher:
 
     def inputs(self) -> tuple[list[Bucket], dict[str, CostTable]]:
         """Return what the present snapshot was made of: counters and costs by backend."""
-        costs = {name: backend.costs() for name, backend in self._backends().items()}
-        return self._window.buckets(), {name: table for name, table in costs.items() if table is not None}
+        return self._window.buckets(), self._told().costs
 
     async def seen_under(self, thresholds: tuple[Thresholds, ...]) -> Snapshot:
         """Return the snapshot with views for these thresholds, where it lacks one as a gateway starting now would."""
         if all(wanted in self.snapshot.views for wanted in thresholds):
             return self.snapshot
-        buckets, costs = self.inputs()
-        states = [backend.state() for backend in self._backends().values()]
-        return await asyncio.to_thread(
-            build_snapshot,
-            buckets,
-            costs,
-            now=time.time(),
-            stale=self.snapshot.stale,
-            history=self._history,
-            arms={state.name: state.arms for state in states if state.arms},
-            epochs={state.name: state.epoch for state in states if state.epoch},
-            tuning=self._tuning,
-            thresholds=thresholds,
-        )
+        return await self._made(self._told(), thresholds, now=time.time(), stale=self.snapshot.stale)
 
     async def _history_if_due(self) -> None:
         asked = self._asked_at
@@ -177,31 +173,48 @@ class Refresher:
 
     async def _build(self, changed: bool) -> None:
         """Make a snapshot in a thread, unless nothing has changed and the last one is recent."""
-        backends = self._backends()
-        states = {name: backend.state() for name, backend in backends.items()}
-        costs = {name: table for name, backend in backends.items() if (table := backend.costs()) is not None}
-        arms = {name: state.arms for name, state in states.items() if state.arms}
-        epochs = {name: state.epoch for name, state in states.items() if state.epoch}
-        thresholds = self._thresholds()
-        inputs = (costs, arms, epochs, id(self._history), thresholds)
-        now = time.time()
+        told, thresholds, now = self._told(), self._thresholds(), time.time()
+        inputs = (told, id(self._history), thresholds)
         recent = now - self.snapshot.made_at < _REBUILD_AFTER_S and not self.snapshot.stale
         if recent and not changed and inputs == self._inputs:
             return
         previous = self.snapshot.copied()  # decisions add nodes meanwhile
-        self.snapshot = await asyncio.to_thread(
+        self.snapshot = await self._made(told, thresholds, now=now, previous=previous)
+        self._inputs = inputs
+
+    def _told(self) -> _Told:
+        """Return what the backends tell now."""
+        backends = self._backends()
+        states = {name: backend.state() for name, backend in backends.items()}
+        return _Told(
+            {name: table for name, backend in backends.items() if (table := backend.costs()) is not None},
+            {name: state.arms for name, state in states.items() if state.arms},
+            {name: state.epoch for name, state in states.items() if state.epoch},
+        )
+
+    async def _made(
+        self,
+        told: _Told,
+        thresholds: tuple[Thresholds, ...],
+        *,
+        now: float,
+        stale: bool = False,
+        previous: Snapshot | None = None,
+    ) -> Snapshot:
+        """Make a snapshot in a thread."""
+        return await asyncio.to_thread(
             build_snapshot,
             self._window.buckets(),
-            costs,
+            told.costs,
             now=now,
+            stale=stale,
             history=self._history,
             previous=previous,
-            arms=arms,
-            epochs=epochs,
+            arms=told.arms,
+            epochs=told.epochs,
             tuning=self._tuning,
             thresholds=thresholds,
         )
-        self._inputs = inputs
 
     async def _log_switches(self) -> None:
         if self._database is not None and not self.snapshot.stale:
