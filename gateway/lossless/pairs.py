@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -107,9 +106,7 @@ async def _compare(
     except BreakevenError:
         verdict = parting(answer, other) or Verdict("equal")  # log-probabilities were refused
     result.compared += 1
-    counts = Counter({verdict.outcome: 1})
-    for name in ("equal", "near_tie", "different", "unexplained"):
-        setattr(result, name, getattr(result, name) + counts[name])
+    setattr(result, verdict.outcome, getattr(result, verdict.outcome) + 1)
     if verdict.outcome != "equal":
         result.parted.append(Parted(result.compared + result.failed - 1, verdict))
     _note_acceptance(other, result)

@@ -14,16 +14,16 @@ import msgspec
 from gateway.backends.base import Backend
 from gateway.backends.http import HttpBackend
 from gateway.backends.prometheus import read_metrics
-from gateway.errors import BreakevenError, UpstreamError
+from gateway.errors import BreakevenError
 from gateway.types import Arm
 
 _LOOK_S = 0.05
-VERSIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("engine", "/v1/engine/info", ("version",)),
-    ("sglang", "/get_server_info", ("version",)),
-    ("sglang", "/server_info", ("version",)),
-    ("llamacpp", "/props", ("build_info",)),
-    ("vllm", "/version", ("version",)),
+VERSIONS = (
+    ("engine", "/v1/engine/info", "version"),
+    ("sglang", "/get_server_info", "version"),
+    ("sglang", "/server_info", "version"),
+    ("llamacpp", "/props", "build_info"),
+    ("vllm", "/version", "version"),
 )
 """Engine, document and field by which a server tells its version; the first that answers so counts."""
 NAMES = {"engine": "Breakeven's engine", "vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama.cpp"}
@@ -76,9 +76,9 @@ async def survey(backend: Backend, url: str, kind: str, patience_s: float) -> Se
 
 async def _identify(backend: HttpBackend, found: Server) -> None:
     """Find engine and version by the documents that only one engine has."""
-    for engine, path, fields in VERSIONS:
+    for engine, path, field in VERSIONS:
         document = await _document(backend, path)
-        version = next((str(document[name]) for name in fields if document.get(name)), "")
+        version = str(document.get(field) or "")
         if version:
             found.engine, found.version = NAMES[engine], version
             found.dtype = str(document.get("dtype") or "") if engine in ("engine", "sglang") else ""
@@ -123,5 +123,5 @@ async def _look_at_measures(backend: HttpBackend, found: Server, arms: tuple[Arm
 async def _samples(backend: HttpBackend) -> dict[str, float]:
     try:
         return read_metrics((await backend.client.get("/metrics")).decode("utf-8", "replace"))
-    except (BreakevenError, UpstreamError):
+    except BreakevenError:
         return {}

@@ -29,8 +29,6 @@ class Measured:
     cross: float = 0.0
     """Σ seconds · tokens."""
     tokens_squared: float = 0.0
-    ttft_requests: float = 0.0
-    ttft_s: float = 0.0
 
     def add(self, counters: Mapping[str, int], weight: float, unit: float) -> None:
         """Add the measured counters of `observe` (`unit` seconds each)."""
@@ -41,8 +39,6 @@ class Measured:
         self.squares += weight * get("mtt", 0) * unit * unit
         self.cross += weight * get("mxt", 0) * unit
         self.tokens_squared += weight * get("mxx", 0)
-        self.ttft_requests += weight * get("wn", 0)
-        self.ttft_s += weight * get("wt", 0) * unit
 
     def scale(self, weight: float) -> None:
         """Discount everything."""
