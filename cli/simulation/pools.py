@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from cli.simulation.replay import Steps, Table
-from cli.simulation.router import AGE_EVERY, EPOCH, RATE, Run, record_of, request_stub
+from cli.simulation.router import AGE_EVERY, EPOCH, RATE, Run, record_of, request_stub, state_stub
 from gateway.bands import context_band, load_band
 from gateway.policy.schema import Rule
 from gateway.routing import Tuning, decide, observe
@@ -55,20 +55,7 @@ class PoolRouter:
 
     def _state(self, name: str, k: int) -> BackendState:
         arm = Arm(name, self._method, k) if k else Arm(name)
-        return BackendState(
-            name=name,
-            kind="vllm",
-            healthy=True,
-            arms=(arm,),
-            model="",
-            max_model_len=None,
-            epoch=EPOCH,
-            has_tool_template=True,
-            per_request_stats=True,
-            per_request_switch=False,
-            adaptive=False,
-            running=self._table.costs.batch - 1,
-        )
+        return state_stub(name, (arm,), engine=False, running=self._table.costs.batch - 1)
 
     def _decide(self, index: int, draw: float, run: Run) -> tuple[Arm, str]:
         trace = self._table.traces[index]

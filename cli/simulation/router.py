@@ -68,20 +68,7 @@ class Router:
         self._rules = [rules] * len(table.traces) if isinstance(rules, Rule) else list(rules)
         lengths = table.lengths[1:]
         arms = (Arm(BACKEND), *(Arm(BACKEND, method, k) for k in lengths))
-        self._state = BackendState(
-            name=BACKEND,
-            kind="engine",
-            healthy=True,
-            arms=arms,
-            model="",
-            max_model_len=None,
-            epoch=EPOCH,
-            has_tool_template=True,
-            per_request_stats=True,
-            per_request_switch=True,
-            adaptive=in_flight,
-            running=table.costs.batch - 1,
-        )
+        self._state = state_stub(BACKEND, arms, engine=True, adaptive=in_flight, running=table.costs.batch - 1)
         self._layout = layout_of(lengths)
         self._views: dict[Thresholds, Snapshot] = {}
         self._apart: dict[float, Snapshot] = {}
@@ -197,6 +184,24 @@ def _switched(before: Node | None, after: Node) -> int:
     if before is None or not (before.state.settled and after.state.settled):
         return 0
     return int(before.state.incumbent != after.state.incumbent)
+
+
+def state_stub(name: str, arms: tuple[Arm, ...], *, engine: bool, running: int, adaptive: bool = False) -> BackendState:
+    """Return the state of a healthy backend of the simulation: our engine, or a pool whose arm was fixed at launch."""
+    return BackendState(
+        name=name,
+        kind="engine" if engine else "vllm",
+        healthy=True,
+        arms=arms,
+        model="",
+        max_model_len=None,
+        epoch=EPOCH,
+        has_tool_template=True,
+        per_request_stats=True,
+        per_request_switch=engine,
+        adaptive=adaptive,
+        running=running,
+    )
 
 
 def request_stub() -> GenerateRequest:

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from cli.simulation.fleet.servers import Load
-from cli.simulation.router import EPOCH, request_stub
+from cli.simulation.router import EPOCH, request_stub, state_stub
 from engine.messages import CostTable
 from gateway.policy.schema import Rule
 from gateway.routing import Bucket, Snapshot, Tuning, build_snapshot, decide
@@ -107,19 +109,6 @@ class Gateway:
     def _state(self, backend: Backend, servers: int) -> BackendState:
         """Return what the adapter would tell: load per server, its own requests counted as of now."""
         name, load = backend.name, self._loads[backend.name]
-        return BackendState(
-            name=name,
-            kind="vllm" if backend.costs is None else "engine",
-            healthy=True,
-            arms=backend.arms,
-            model="",
-            max_model_len=None,
-            epoch=EPOCH,
-            has_tool_template=True,
-            per_request_stats=True,
-            per_request_switch=backend.costs is not None,
-            adaptive=False,
-            running=-(-(self.in_flight[name] + self._others.get(name, 0)) // servers),
-            waiting=load.waiting,
-            kv_used=load.kv_used,
-        )
+        running = -(-(self.in_flight[name] + self._others.get(name, 0)) // servers)
+        state = state_stub(name, backend.arms, engine=backend.costs is not None, running=running)
+        return msgspec.structs.replace(state, waiting=load.waiting, kv_used=load.kv_used)
