@@ -31,12 +31,9 @@ from cli.demo.workload import Prompt, interleave, load_prompts
 CASES = (1, 4, 8)
 ALWAYS_ON = "engine/ngram-k4"
 """The draft length nearest 4 of the default policy's first method: what the holdout keeps to as well."""
+WAYS = ("routed", "always_off", "always_on")
 Ways = dict[str, dict[str, str]]
-WAYS: Ways = {
-    "routed": {},
-    "always_off": {"x-breakeven-path": "plain"},
-    "always_on": {"x-breakeven-path": "speculative", "x-breakeven-arm": ALWAYS_ON},
-}
+"""Headers by name of the way."""
 TOKENS = 48
 BUDGET_S = 200.0
 """Of one case, start included; groups that no longer fit are left out and counted."""
@@ -57,9 +54,9 @@ class Group:
         return any(word in s.reason for s in self.samples["routed"] for word in ("probe (", "holdout ("))
 
 
-async def case(url: str, concurrency: int, ways: Ways = WAYS) -> dict[str, Any]:
+async def case(url: str, concurrency: int, always_on: str = ALWAYS_ON) -> dict[str, Any]:
     """Measure one concurrency against a gateway that has just started."""
-    prompts = interleave(load_prompts(), 6)
+    prompts, ways = interleave(load_prompts(), 6), ways_of(always_on)
     groups: list[Group] = []
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120)) as session:
         client = Client(session, url, None)
@@ -100,6 +97,15 @@ async def _group(client: Client, model: str, prompts: Sequence[Prompt], number: 
 async def _send(client: Client, model: str, prompts: Sequence[Prompt], wish: dict[str, str]) -> list[Sample]:
     sent = (client.send(p.body(model, TOKENS), prompt=p.id, task=p.task, wish=wish) for p in prompts)
     return list(await asyncio.gather(*sent))
+
+
+def ways_of(always_on: str) -> Ways:
+    """Return the three ways: routed, always plain, and always the given speculative arm."""
+    return {
+        "routed": {},
+        "always_off": {"x-breakeven-path": "plain"},
+        "always_on": {"x-breakeven-path": "speculative", "x-breakeven-arm": always_on},
+    }
 
 
 def figures(groups: Sequence[Group], concurrency: int) -> dict[str, Any]:

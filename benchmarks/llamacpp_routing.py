@@ -15,17 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gateway_overhead import free_port, process, wait_for
-from benchmarks.live_routing import Ways, case
+from benchmarks.live_routing import case
 from cli.embedded_redis import EmbeddedRedis
 from engine.models.paths import models_dir
 from tests.fixtures.llamacpp import MODEL, llama_server
 
 ARM = "spec/ngram-k4"
-WAYS: Ways = {
-    "routed": {},
-    "always_off": {"x-breakeven-path": "plain"},
-    "always_on": {"x-breakeven-path": "speculative", "x-breakeven-arm": ARM},
-}
 POLICY = """version: 1
 tasks: default
 backends:
@@ -54,7 +49,7 @@ def measure() -> dict[str, Any]:
         gateway += ["--data-dir", folder, "--redis-url", redis.url]
         with process(*redis.command()), process(*gateway) as server:
             wait_for(f"{url}/readyz", server)
-            return asyncio.run(case(url, 1, WAYS))
+            return asyncio.run(case(url, 1, ARM))
 
 
 def main() -> None:
