@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import aiohttp
@@ -30,7 +30,10 @@ class CannotConnect(BackendUnreachable):
 class HttpUpstream:
     """An answer over HTTP (see `Upstream`)."""
 
-    __slots__ = ("_answer", "_begun", "_on_close", "_patience", "_since", "_spec", "_timeouts", "_timer")
+    __slots__ = (
+        "_answer", "_held", "_on_close", "_patience", "_since", "_spec", "_timeouts", "_timer", "began", "on_spec",
+        "streamed",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -44,9 +47,15 @@ class HttpUpstream:
         self._spec = spec
         self._on_close: Callable[[], None] | None = on_close
         self._patience = timeouts.first_token
-        self._begun = False
+        self.streamed = False
+        self._held: bytes | None = None
+        """What came already, for the one who asks next."""
+        self.on_spec: Callable[[dict[str, Any], Spec | None], None] | None = None
+        """Told what `spec` has read."""
         loop = asyncio.get_running_loop()
-        self._since: float | None = loop.time()
+        self.began = loop.time()
+        """When the request was sent; of a stream, when its first bytes came."""
+        self._since: float | None = self.began
         self._timer = loop.call_later(self._patience, self._look)
 
     async def head(self) -> int:
@@ -57,8 +66,18 @@ class HttpUpstream:
             raise BackendUnreachable(f"no answer for {self._patience:g} s") from error
         return self._answer.status
 
+    async def first(self, *, stream: bool) -> None:
+        """Wait for the first bytes of a stream, or for a whole body: a server sends its head long before them."""
+        self._held = await (self.chunk() if stream else self.read())
+
+    def _take(self) -> bytes:
+        held, self._held = self._held or b"", None
+        return held
+
     async def read(self) -> bytes:
         """Return the whole body."""
+        if self._held is not None:
+            return self._take()
         try:
             return await self._answer.read()
         except TimeoutError as error:
@@ -68,6 +87,8 @@ class HttpUpstream:
 
     async def chunk(self) -> bytes:
         """Return the next bytes, b"" at the end."""
+        if self._held is not None:
+            return self._take()
         loop = asyncio.get_running_loop()
         self._since = loop.time()
         try:
@@ -77,8 +98,8 @@ class HttpUpstream:
         except ConnectionBroken as error:
             raise BackendUnreachable(f"connection lost in mid-answer ({error})") from error
         self._since = None
-        if not self._begun:
-            self._begun = True
+        if not self.streamed:
+            self.streamed, self.began = True, loop.time()
             self._patience = self._timeouts.between_tokens
             self._timer.cancel()
             self._timer = loop.call_later(self._patience, self._look)
@@ -87,7 +108,7 @@ class HttpUpstream:
     @property
     def finished(self) -> bool:
         """Whether everything has arrived and was taken."""
-        return self._answer.taken
+        return self._answer.taken and self._held is None
 
     def _look(self) -> None:
         """End the wait if it has lasted too long. One lazy timer per answer; one per chunk would cost too much."""
@@ -98,6 +119,10 @@ class HttpUpstream:
         else:
             self._timer = loop.call_later(self._patience - waited, self._look)
 
+    def took(self) -> float:
+        """Return the seconds since the answer began: of a stream without its wait for the first token."""
+        return asyncio.get_running_loop().time() - self.began
+
     def headers(self, names: Iterable[str]) -> dict[str, str]:
         """Return these headers of the answer, where it has them."""
         found = self._answer.headers
@@ -105,7 +130,10 @@ class HttpUpstream:
 
     def spec(self, payload: dict[str, Any]) -> Spec | None:
         """Read acceptance and cost from the response."""
-        return self._spec(payload)
+        spec = self._spec(payload)
+        if self.on_spec is not None:
+            self.on_spec(payload, spec)
+        return spec
 
     def forget(self) -> None:
         """Give the answer up before anyone has got it."""
@@ -208,7 +236,11 @@ class HttpClient:
         return upstream
 
     async def get(self, path: str) -> bytes:
-        """Fetch a small document in the background.
+        """Fetch a small document in the background (see `fetch`)."""
+        return (await self.fetch(path))[0]
+
+    async def fetch(self, path: str) -> tuple[bytes, Mapping[str, str]]:
+        """Fetch a small document and its headers in the background.
 
         Raises:
             UpstreamError: status 400 or above.
@@ -225,7 +257,7 @@ class HttpClient:
             raise BackendUnreachable(f"no answer from {self.url} ({_name(error)})") from error
         if response.status >= 400:
             raise UpstreamError(response.status, body, {})
-        return body
+        return body, response.headers
 
     async def aclose(self) -> None:
         """Close all connections."""

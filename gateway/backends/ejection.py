@@ -1,4 +1,4 @@
-"""Takes a replica that answers probes but fails requests out of its pool for a while. Called by `pool`; no I/O.
+"""Takes a replica that answers probes but fails or lags out of its pool for a while. Called by `pool`; no I/O.
 
 After Envoy's outlier detection: consecutive failures eject, longer each time, and never so many that the rest cannot
 carry the load. https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/outlier
@@ -41,12 +41,22 @@ class Ejector:
         """Count a failure; return whether it ejected the replica."""
         record = self._records.setdefault(replica, _Record())
         record.failures += 1
+        if record.failures < FAILURES:
+            return False
+        return self._eject(replica, min(LONGEST_S, FIRST_S * (record.ejections + 1)))
+
+    def lags(self, replica: Hashable) -> bool:
+        """Leave out a replica that answers, but worse than the others; return whether that may be."""
+        return self._eject(replica, LONGEST_S)
+
+    def _eject(self, replica: Hashable, seconds: float) -> bool:
+        record = self._records.setdefault(replica, _Record())
         now = self._clock()
         others = sum(other.until > now for other in self._records.values())
-        if record.failures < FAILURES or record.until > now or others >= self._most:
+        if record.until > now or others >= self._most:
             return False
         record.ejections += 1
-        record.until = now + min(LONGEST_S, FIRST_S * record.ejections)
+        record.until = now + seconds
         return True
 
     def served(self, replica: Hashable) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from gateway.backends.base import Target
 from gateway.backends.http import HttpBackend
 from gateway.backends.prometheus import read_metrics
 from gateway.epochs import epoch_of
-from gateway.errors import BackendUnreachable, BreakevenError, UpstreamError
+from gateway.errors import BackendUnreachable, UpstreamError
 
 
 class _Model(msgspec.Struct):
@@ -20,10 +23,6 @@ class _Model(msgspec.Struct):
 
 class _Models(msgspec.Struct):
     data: list[_Model]
-
-
-class _Version(msgspec.Struct):
-    version: str
 
 
 class GenericBackend(HttpBackend):
@@ -60,41 +59,78 @@ class MeasuredBackend(GenericBackend):
     waiting_metric = ""
     kv_metrics: tuple[str, ...] = ()
     """Names under which versions of the server tell which share of its cache is in use."""
-    version_path = ""
-    """Document with a `version`; empty where the server has none."""
-    _start = ""
+    start_header = ""
+    """Header of that page that is another one for each process, where the page itself names no start."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self._totals: Mapping[str, float] = {}
+        self._told, self._start = "", ""
+
+    @property
+    def start_known(self) -> bool:
+        """Whether a restart of the server shows."""
+        return bool(self._start or self._totals)
 
     async def probe(self) -> None:
         """Read models, then load and process start from `/metrics`, which not every build has."""
         ours = self.in_flight
         await super().probe()
+        samples: dict[str, float] = {}
+        told = ""
         try:
-            page = (await self.client.get("/metrics")).decode("utf-8", "replace")
-        except BreakevenError:
+            page, headers = await self.client.fetch("/metrics")
+            samples = read_metrics(page.decode("utf-8", "replace"))
+            started = samples.get("process_start_time_seconds")
+            told = headers.get(self.start_header, "") if started is None else f"{started:.0f}"
+            self._load(samples, ours)
+        except BackendUnreachable:
             return
-        samples = read_metrics(page)
+        except UpstreamError:
+            if self.healthy:
+                return
+        totals = {name: value for name, value in samples.items() if name.endswith("_total")}
+        fell = any(value < self._totals.get(name, 0.0) for name, value in totals.items())
+        self._totals = totals
+        if fell or told != self._told or not self.healthy:
+            await self._meet(told, samples, fell=fell)
         self.look(samples)
+
+    def _load(self, samples: Mapping[str, float], ours: int) -> None:
         self.running_seen = max(0, int(samples.get(self.running_metric, 0)) - ours)
         self.waiting = int(samples.get(self.waiting_metric, 0))
         self.kv_used = next((samples[name] for name in self.kv_metrics if name in samples), None)
-        started = samples.get("process_start_time_seconds")
-        if started is not None:
-            start = f"{started:.0f}"
-            if start != self._start and self.version_path:
-                self.version = await self._told_version()
-            self._start = start
-            self.epoch = epoch_of((self.kind, self.model, self.version), start)
 
-    async def _told_version(self) -> str:
-        """Return the version of a process that has just started, empty where it does not say."""
+    async def _meet(self, told: str, samples: Mapping[str, float], *, fell: bool) -> None:
+        """Learn what a process is that may be a new one; where nothing names its start, totals that fell tell of it."""
+        own = await self.identify(samples)
+        self._told, self._start = told, told or own or (f"{time.time():.0f}" if fell else self._start)
+        drafts = "plain" if self.draft_watch.speculates is False else self.draft
+        self.epoch = epoch_of((self.kind, self.model, self.version, drafts), self._start or "1")
+
+    async def identify(self, samples: Mapping[str, float]) -> str:
+        """Read version and draft of a process just met, and what is another for each process, "" where nothing is."""
+        del samples
+        return ""
+
+    async def document(self, path: str) -> Any:  # noqa: ANN401  # JSON
+        """Return a JSON document, None where the server has none there.
+
+        Raises BackendUnreachable: it gave no answer, and may yet have one.
+        """
         try:
-            told = msgspec.json.decode(await self.client.get(self.version_path), type=_Version)
-        except (BreakevenError, msgspec.MsgspecError):
-            return ""
-        return told.version
+            return msgspec.json.decode(await self.client.get(path))
+        except (UpstreamError, msgspec.DecodeError):
+            return None
 
-    def look(self, samples: dict[str, float]) -> None:
+    def look(self, samples: Mapping[str, float]) -> None:
         """See a whole page; for what one engine tells beyond load."""
+
+
+def text(document: Any, name: str) -> str:  # noqa: ANN401  # JSON
+    """Return a text field of a JSON document, "" where there is none."""
+    value = document.get(name) if isinstance(document, dict) else None
+    return value if isinstance(value, str) else ""
 
 
 def _window(meta: dict[str, Any] | None) -> int | None:

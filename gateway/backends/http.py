@@ -8,9 +8,10 @@ import logging
 from typing import Any
 
 from engine.messages import CostTable
-from gateway.backends.base import Target, Upstream
+from gateway.backends.base import Target
 from gateway.backends.body import upstream_body
-from gateway.backends.client import CannotConnect, HttpClient
+from gateway.backends.client import CannotConnect, HttpClient, HttpUpstream
+from gateway.backends.draft import DraftWatch
 from gateway.errors import BackendUnreachable, BreakevenError
 from gateway.types import Arm, BackendState, Decision, GenerateRequest, Spec
 
@@ -45,6 +46,7 @@ class HttpBackend:
         """Requests that a process which has started anew still has to serve before it counts as warm."""
         self.version = ""
         self.draft = ""
+        self.draft_watch = DraftWatch()
         self.max_model_len: int | None = None
         self.has_tool_template: bool | None = None
         self.healthy = False
@@ -75,15 +77,16 @@ class HttpBackend:
         if self.healthy and self.epoch != self._served_epoch:  # a probe on its way has not told all yet
             self._warm_ups = WARM_UPS if self._served_epoch else 0  # the first epoch seen is not a restart
             self._served_epoch = self.epoch
+            self.draft_watch.answers = self.draft_watch.tokens = 0
         return BackendState(
             name=self.name,
             kind=self.kind,
             healthy=self.healthy,
-            arms=self.arms,
+            arms=self.served_arms,
             model=self.model,
             max_model_len=self.max_model_len,
             epoch=self.epoch,
-            warming=self._warm_ups > 0,
+            warming=self.warming,
             has_tool_template=self.has_tool_template,
             per_request_stats=self.per_request_stats,
             per_request_switch=self.per_request_switch,
@@ -91,23 +94,38 @@ class HttpBackend:
             running=self.in_flight + self.running_seen,
             waiting=self.waiting,
             kv_used=self.kv_used,
-            detail=self.detail,
+            detail=self.detail or self.draft_watch.fault(wanted=any(arm.k for arm in self.arms)),
             version=self.version,
             draft=self.draft,
         )
+
+    @property
+    def start_known(self) -> bool:
+        """Whether a restart of the server shows."""
+        return False
+
+    @property
+    def warming(self) -> bool:
+        """Whether its process has started anew and served next to nothing yet."""
+        return self._warm_ups > 0
+
+    @property
+    def served_arms(self) -> tuple[Arm, ...]:
+        """The policy's arms; the plain one instead where the server says that it does not speculate."""
+        return (Arm(self.name),) if self.draft_watch.speculates is False else self.arms
 
     def costs(self) -> CostTable | None:
         """Return None: only our engine measures its costs."""
         return None
 
-    async def open(self, request: GenerateRequest, decision: Decision) -> Upstream:
+    async def open(self, request: GenerateRequest, decision: Decision) -> HttpUpstream:
         """Send a request (see `Backend.open`). A failure marks the backend unhealthy until a probe succeeds."""
         body = upstream_body(request, model=self.model, fields=self.fields(request, decision), strip=self.stripped)
         self.in_flight += 1
         if self._warm_ups:
             self._warm_ups -= 1
         try:
-            return await self.client.post(PATHS[request.endpoint], body, self.headers(request), self.spec, self._done)
+            return await self.client.post(PATHS[request.endpoint], body, self.headers(request), self._read, self._done)
         except BaseException as error:
             self._done()
             if isinstance(error, CannotConnect):
@@ -118,6 +136,12 @@ class HttpBackend:
 
     def _done(self) -> None:
         self.in_flight -= 1
+
+    def _read(self, payload: dict[str, Any]) -> Spec | None:
+        spec = self.spec(payload)
+        if spec is not None and self.draft_watch.note(spec):
+            log.warning("backend %s: %s %s", self.name, self.client.url, self.draft_watch.fault(wanted=True))
+        return spec
 
     def _failed(self, why: str) -> None:
         if self.healthy:

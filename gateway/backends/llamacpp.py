@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gateway.backends.base import Target
 from gateway.backends.counters import RoundShare
-from gateway.backends.generic import MeasuredBackend
+from gateway.backends.generic import MeasuredBackend, text
 from gateway.backends.stats import llamacpp_spec
 from gateway.types import Spec
 
@@ -19,12 +20,23 @@ class LlamaCppBackend(MeasuredBackend):
     running_metric = "llamacpp:requests_processing"
     waiting_metric = "llamacpp:requests_deferred"
     kv_metrics = ("llamacpp:kv_cache_usage_ratio",)
+    start_header = "process-start-time-unix"
+    """By the machine's own clock, not Unix time; but no two processes have the same."""
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         self._rounds = RoundShare()
 
-    def look(self, samples: dict[str, float]) -> None:
+    async def identify(self, samples: Mapping[str, float]) -> str:
+        """Read the build and whether the slots speculate; the marker for media is drawn anew at each start."""
+        del samples
+        props, slots = await self.document("/props"), await self.document("/slots")
+        self.version = text(props, "build_info")
+        told = [slot["speculative"] for slot in slots or () if isinstance(slot, dict) and "speculative" in slot]
+        self.draft_watch.speculates = any(told) if told else None
+        return text(props, "media_marker")
+
+    def look(self, samples: Mapping[str, float]) -> None:
         """Follow how many tokens a draft has on average (shown where the server was started with `--metrics`)."""
         self._rounds.look(samples)
 

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from hashlib import blake2b
+from typing import Any
 
 import msgspec
 
 from engine.messages import CostTable
 from gateway.backends.base import Upstream
+from gateway.backends.client import HttpUpstream
+from gateway.backends.compare import Comparison, Sent
 from gateway.backends.ejection import Ejector
 from gateway.backends.http import HttpBackend
+from gateway.bands import load_band
 from gateway.epochs import joint
 from gateway.errors import BackendUnreachable, UpstreamError
-from gateway.types import Arm, BackendState, Decision, GenerateRequest
+from gateway.types import Arm, BackendState, Decision, GenerateRequest, Spec
 
 SLACK = 2
 """Sequences by which a conversation's replica may be busier than the idlest one before its prefix cache is given up."""
@@ -34,6 +39,9 @@ class ReplicaPool:
         self.name = name
         self._replicas = tuple(replicas)
         self._ejector = Ejector(len(self._replicas))
+        self._comparison = Comparison()
+        self._why: dict[HttpBackend, str] = {}
+        """What a replica was left out for last."""
 
     @property
     def in_flight(self) -> int:
@@ -75,7 +83,7 @@ class ReplicaPool:
             waiting=_mean([state.waiting for state in up]),
             warming=any(state.warming for state in up),
             kv_used=_share([state.kv_used for state in up]),
-            detail="; ".join(filter(None, (self._down(states), self._ejected()))),
+            detail="; ".join(filter(None, (self._down(states), *self._faults(states), *self._ejected()))),
         )
 
     def _down(self, states: list[BackendState]) -> str:
@@ -83,9 +91,13 @@ class ReplicaPool:
         count = sum(not state.healthy for state in states)
         return f"{count} of {len(states)} replicas down: {'; '.join(why)}" if why else ""
 
-    def _ejected(self) -> str:
-        out = [replica.client.url for replica in self._replicas if self._ejector.out(id(replica))]
-        return f"left out for failing requests: {', '.join(out)}" if out else ""
+    def _faults(self, states: list[BackendState]) -> list[str]:
+        pairs = zip(self._replicas, states, strict=True)
+        return [f"{replica.client.url} {state.detail}" for replica, state in pairs if state.healthy and state.detail]
+
+    def _ejected(self) -> list[str]:
+        out = [replica for replica in self._replicas if self._ejector.out(replica)]
+        return [f"left out {self._why[replica]}: {replica.client.url}" for replica in out]
 
     async def open(self, request: GenerateRequest, decision: Decision) -> Upstream:
         """Send a request to the best replica; where it gives no answer, to the next.
@@ -95,9 +107,12 @@ class ReplicaPool:
             BackendUnreachable: none answered.
         """
         failure: BackendUnreachable | UpstreamError = BackendUnreachable(f"no replica of {self.name} is up")
-        for replica in self._in_order(request):
+        place = _place_of(request)
+        for replica in self._in_order(place, decision.arm):
+            load, which = load_band(1 + replica.in_flight + replica.running_seen), self._replicas.index(replica)
+            sent = Sent(which, replica.epoch, place, decision.arm, load)
             try:
-                upstream = await replica.open(request, decision)
+                upstream = await self._begun(replica, request, decision)
             except BackendUnreachable as error:
                 self._failed(replica, str(error))
                 failure = error
@@ -108,25 +123,53 @@ class ReplicaPool:
                     raise
                 failure = error
             else:
-                self._ejector.served(id(replica))
+                self._ejector.served(replica)
+                if not replica.warming:
+                    upstream.on_spec = partial(self._compare, sent, upstream)
                 return upstream
         raise failure
 
-    def _failed(self, replica: HttpBackend, why: str) -> None:
-        if self._ejector.failed(id(replica)):
-            log.warning("pool %s: %s is left out for a while (%s)", self.name, replica.client.url, why)
+    async def _begun(self, replica: HttpBackend, request: GenerateRequest, decision: Decision) -> HttpUpstream:
+        """Return an answer whose first bytes are there: until then another replica may still give it."""
+        upstream = await replica.open(request, decision)
+        try:
+            await upstream.first(stream=request.stream)
+        except BaseException:
+            upstream.close()
+            raise
+        return upstream
 
-    def _in_order(self, request: GenerateRequest) -> list[HttpBackend]:
-        """Return the healthy replicas, the one to take first; those left out come last, for when no other answers."""
+    def _failed(self, replica: HttpBackend, why: str) -> None:
+        if self._ejector.failed(replica):
+            self._left_out(replica, "for failing requests", why)
+
+    def _left_out(self, replica: HttpBackend, why: str, how: str) -> None:
+        self._why[replica] = why
+        log.warning("pool %s: %s is left out for a while %s (%s)", self.name, replica.client.url, why, how)
+
+    def _compare(self, sent: Sent, upstream: HttpUpstream, payload: dict[str, Any], spec: Spec | None) -> None:
+        """Compare an answer with those of the other replicas."""
+        answer = sent.answered(upstream.took(), payload, spec, streamed=upstream.streamed)
+        for worse, what in self._comparison.see(answer) if answer else ():
+            replica = self._replicas[worse]
+            if self._ejector.lags(replica):
+                self._left_out(replica, what, "compared by pairs of answers")
+                self._comparison.forget(worse)
+
+    def _in_order(self, place: str, arm: Arm) -> list[HttpBackend]:
+        """Return the healthy replicas, the one to take first; those left out, or without the arm, come last."""
         up = [replica for replica in self._replicas if replica.healthy]
         if len(up) < 2:
             return up
-        load = {id(replica): replica.in_flight + replica.running_seen + replica.waiting for replica in up}
-        place = _place_of(request)
+        load = {replica: replica.in_flight + replica.running_seen + replica.waiting for replica in up}
         up.sort(key=lambda replica: blake2b(f"{place}|{replica.client.url}".encode(), digest_size=8).digest())
         idlest = min(load.values())
         return sorted(
-            up, key=lambda replica: (self._ejector.out(id(replica)), max(0, load[id(replica)] - idlest - SLACK))
+            up,
+            key=lambda replica: (
+                self._ejector.out(replica) or arm not in replica.served_arms,
+                max(0, load[replica] - idlest - SLACK),
+            ),
         )
 
 
@@ -138,7 +181,9 @@ def _place_of(request: GenerateRequest) -> str:
 
 
 def _common(arms: list[tuple[Arm, ...]]) -> tuple[Arm, ...]:
-    return tuple(arm for arm in arms[0] if all(arm in others for others in arms))
+    """Return the arms of all; those that do not speculate, as they should, count only where none does."""
+    able = [some for some in arms if any(arm.k for arm in some)] or arms
+    return tuple(arm for arm in able[0] if all(arm in others for others in able))
 
 
 def _share(values: list[float | None]) -> float | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from gateway.backends.generic import MeasuredBackend
+from gateway.backends.generic import MeasuredBackend, text
 from gateway.backends.stats import sglang_spec
 from gateway.types import Decision, GenerateRequest, Spec
 
@@ -16,8 +17,18 @@ class SglangBackend(MeasuredBackend):
     per_request_stats = True
     running_metric = "sglang:num_running_reqs"
     waiting_metric = "sglang:num_queue_reqs"
-    version_path = "/get_server_info"
     kv_metrics = ("sglang:token_usage",)
+
+    async def identify(self, samples: Mapping[str, float]) -> str:
+        """Read version, draft and seed, which is drawn anew at each start: its pages name no process start."""
+        del samples
+        info = await self.document("/get_server_info")
+        if not isinstance(info, dict):
+            info = {}
+        self.version, self.draft = text(info, "version"), text(info, "speculative_draft_model_path")
+        known = "speculative_algorithm" in info
+        self.draft_watch.speculates = bool(info["speculative_algorithm"]) if known else None
+        return str(info.get("random_seed") or "")
 
     def fields(self, request: GenerateRequest, decision: Decision) -> dict[str, Any]:
         """Ask for acceptance where the arm speculates."""

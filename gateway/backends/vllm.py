@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gateway.backends.base import Target
 from gateway.backends.counters import VLLM, CounterShare
-from gateway.backends.generic import MeasuredBackend
+from gateway.backends.generic import MeasuredBackend, text
 from gateway.backends.stats import vllm_spec
 from gateway.types import Decision, GenerateRequest, Spec
 
@@ -18,17 +19,23 @@ class VllmBackend(MeasuredBackend):
     per_request_stats = True
     running_metric = "vllm:num_requests_running"
     waiting_metric = "vllm:num_requests_waiting"
-    version_path = "/version"
     kv_metrics = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
     stripped = ("cache_salt",)
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
-        self._totals = CounterShare(VLLM)
+        self._share = CounterShare(VLLM)
 
-    def look(self, samples: dict[str, float]) -> None:
+    async def identify(self, samples: Mapping[str, float]) -> str:
+        """Read the version; a server that speculates shows the totals of it from its start."""
+        self.version = text(await self.document("/version"), "version")
+        drafts = any(name.startswith("vllm:spec_decode_") for name in samples)
+        self.draft_watch.speculates = drafts if VLLM.tokens in samples else None
+        return ""
+
+    def look(self, samples: Mapping[str, float]) -> None:
         """Follow the totals of speculation."""
-        self._totals.look(samples)
+        self._share.look(samples)
 
     def fields(self, request: GenerateRequest, decision: Decision) -> dict[str, Any]:
         """Return a `cache_salt` per key, so that no tenant can time another's prefix cache, and the rule's priority."""
@@ -39,4 +46,4 @@ class VllmBackend(MeasuredBackend):
 
     def spec(self, payload: dict[str, Any]) -> Spec | None:
         """Read acceptance of one response, or estimate it from the server's totals where it reports none."""
-        return vllm_spec(payload) or self._totals.spec(payload)
+        return vllm_spec(payload) or self._share.spec(payload)

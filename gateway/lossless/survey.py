@@ -68,6 +68,8 @@ async def survey(backend: Backend, url: str, kind: str, patience_s: float) -> Se
     found.arms = [str(arm) for arm in state.arms]
     await _identify(backend, found)
     await _look_at_measures(backend, found, state.arms)
+    if state.detail:
+        found.warnings.append(state.detail)
     if found.engine and found.engine != NAMES.get(kind):
         right = next(name for name, title in NAMES.items() if title == found.engine)
         found.warnings.append(f"the policy says kind: {kind}, but {found.engine} answers there: use kind: {right}")
@@ -110,8 +112,8 @@ async def _look_at_measures(backend: HttpBackend, found: Server, arms: tuple[Arm
     else:
         hint = _METRICS_HINT.get(found.kind, "its metrics page is away" if running else "no metrics are read here")
         found.not_measured.append(f"load beyond this gateway's own requests ({hint})")
-    if "process_start_time_seconds" in samples:
-        found.measured.append("process start (replica epoch)")
+    if backend.start_known:
+        found.measured.append("process start, engine version and draft (replica epoch)")
     else:
         found.not_measured.append("restarts: a new process is not told from the old one")
     rounds = _ROUNDS.get(found.kind)

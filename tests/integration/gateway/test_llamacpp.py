@@ -12,8 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from cli.main import main
-from engine.models.paths import models_dir
-from tests.fixtures.llamacpp import MODEL, llama_server
+from tests.fixtures.llamacpp import GGUF, MODEL, llama_server
 from tests.fixtures.pools import ask, counts_agree, two_pools
 from tests.fixtures.servers import GatewayServer, request, wait_until
 
@@ -29,8 +28,7 @@ Start = Callable[..., GatewayServer]
 @pytest.fixture(scope="module")
 def pools() -> Iterator[tuple[tuple[str, Any], tuple[str, Any]]]:
     """A pool that drafts by prompt lookup and one that does not."""
-    gguf = next((models_dir() / MODEL).glob("*.gguf"))
-    with llama_server(gguf, "--ngram", "4") as spec, llama_server(gguf) as plain:
+    with llama_server(GGUF, "--ngram", "4") as spec, llama_server(GGUF) as plain:
         yield spec, plain
 
 
