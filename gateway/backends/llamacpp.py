@@ -42,9 +42,11 @@ class LlamaCppBackend(MeasuredBackend):
 
     def spec(self, payload: dict[str, Any]) -> Spec | None:
         """Read `timings.draft_n` and `draft_n_accepted`; rounds are worked out, so the whole is marked as estimated."""
-        spec = llamacpp_spec(payload)
+        spec, timings = llamacpp_spec(payload), payload.get("timings")
+        tokens = timings.get("predicted_n") if isinstance(timings, dict) else None
+        if spec is None and self.draft_watch.speculates and isinstance(tokens, int):
+            spec = Spec(0, 0, 0, [], estimated=True)  # it drafts, but found nothing to propose here
         if spec is None:
             return None
-        tokens = payload["timings"].get("predicted_n")
         longest = max((arm.k for arm in self.arms), default=0)
         return self._rounds.rounds(spec, tokens if isinstance(tokens, int) else 0, longest)

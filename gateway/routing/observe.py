@@ -187,7 +187,8 @@ def _acceptance(record: RequestRecord, spec: Spec, counters: dict[str, int]) -> 
         counters["tok"] = spec.rounds + spec.accepted + undrafted
         counters |= _moments(counters["tok"], views)
     else:
-        counters |= {"rnd": spec.rounds, "drf": spec.drafted, "acc": spec.accepted}
+        counters |= {"rnd": spec.rounds, "drf": spec.drafted, "acc": spec.accepted, "und": spec.undrafted or 0}
+        counters |= _for_the_detector(spec.rounds, spec.accepted)
 
 
 def _base(view: View) -> dict[str, int]:
@@ -198,10 +199,13 @@ def _base(view: View) -> dict[str, int]:
         "zero": view.zero,
         "und": view.undrafted,
     }
-    if view.rounds:
-        s = round(S_UNIT * math.sqrt(view.accepted / view.rounds))
-        counters |= {"sn": 1, "s": s, "ss": s * s}
-    return counters
+    return counters | _for_the_detector(view.rounds, view.accepted)
+
+
+def _for_the_detector(rounds: int, accepted: int) -> dict[str, int]:
+    """Return what the change detector takes of a request with rounds."""
+    s = round(S_UNIT * math.sqrt(accepted / rounds)) if rounds else 0
+    return {"sn": 1, "s": s, "ss": s * s} if rounds else {}
 
 
 def _moments(tokens: int, views: dict[int, View]) -> dict[str, int]:
