@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gateway.routing.costs import Costs
+from gateway.routing.longer import judge_longer
 from gateway.routing.stats import Layout, Pile, Vector
 from gateway.routing.tuning import Tuning
 
@@ -128,7 +129,12 @@ def evidence_at(
     for arm in arms[1:]:
         _shrink(arm, priors.get(arm.key), setting.tuning)
     plain_s = setting.costs.plain_s(setting.load, setting.context) if setting.costs else None
-    return _with_differences(Evidence(plain_s, arms), blocks)
+    evidence = _with_differences(Evidence(plain_s, arms), blocks)
+    for rows, _, _ in blocks:
+        pile = piles[arms[rows[0]].key[0]]
+        for row in rows[1:]:
+            judge_longer(evidence, row, rows[0], pile, setting)
+    return evidence
 
 
 def _method_block(pile: Pile, arms: list[Estimate], setting: Setting) -> tuple[Vector, Vector]:
@@ -148,20 +154,24 @@ def _method_block(pile: Pile, arms: list[Estimate], setting: Setting) -> tuple[V
         means, covariance = _relative_times(total, arms[: j + 1], layout, setting)
         _fill_counts(arm, total, index)
         arm.r = float(means[j])
-        arm.se = _standard_error(float(covariance[j, j]), n, tuning.prior_sd, tuning.prior_sd_requests)
+        wide = max(1.0, arm.r)
+        behind = _effective(total, layout)
+        arm.se = _standard_error(float(covariance[j, j]), behind, wide * tuning.prior_sd, tuning.prior_sd_requests)
         _fill_costs(arm, setting, float(total[index[f"d{k}"]]) / arm.rounds if arm.rounds else k)
         paired = pile.paired(k)
         if paired is not total:
-            n = float(paired[index["vn"]])
-            if n <= 0 or paired[index["t"]] <= 0:
+            if paired[index["vn"]] <= 0 or paired[index["t"]] <= 0:
                 continue
+            behind = _effective(paired, layout)
             means, covariance = _relative_times(paired, arms[: j + 1], layout, setting)
         for i in range(j):
             if layout.tokens_at(paired, arms[i].key[1]) < 0.99 * paired[index["t"]]:
                 continue  # recorded while the shorter one was not on offer
             variance = float(covariance[i, i] + covariance[j, j] - 2 * covariance[i, j])
             gap[i, j], gap[j, i] = means[i] - means[j], means[j] - means[i]
-            spread[i, j] = spread[j, i] = _standard_error(variance, n, tuning.paired_sd, tuning.paired_requests)
+            spread[i, j] = spread[j, i] = _standard_error(
+                variance, behind, wide * tuning.paired_sd, tuning.paired_requests
+            )
     return gap, spread
 
 
@@ -191,6 +201,12 @@ def _fill_counts(arm: Estimate, total: Vector, index: Mapping[str, int]) -> None
         arm.a = 1.0 + float(total[index[f"a{k}"]]) / rounds
         arm.z = float(total[index[f"z{k}"]]) / rounds
     arm.undrafted = undrafted / (rounds + undrafted) if rounds + undrafted > 0 else 0.0
+
+
+def _effective(total: Vector, layout: Layout) -> float:
+    """Return how many requests of equal length would say as much (Kish): a mean over tokens hangs on the longest."""
+    tokens, squares = float(total[layout.index["t"]]), float(total[layout.index["t*t"]])
+    return tokens * tokens / squares if squares > 0 else 0.0
 
 
 def _standard_error(variance: float, n: float, prior_sd: float, weight: float) -> float:

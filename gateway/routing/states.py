@@ -111,19 +111,15 @@ def clear_losses(evidence: Evidence, tuning: Tuning) -> set[int]:
 
 
 def _hopeful(evidence: Evidence, lost: set[int], tuning: Tuning) -> int:
-    """Return the arm that may be best; a longer draft of that method while it costs little more, for all it reveals."""
+    """Return the arm to find out more with: plain where no draft may be better, else the draft that may be best."""
     arms = evidence.arms
     open_ = [i for i in range(len(arms)) if i not in lost]
-    best = min(open_, key=lambda i: arms[i].r - tuning.optimism * arms[i].se)
-    if best == 0:
+    if min(open_, key=lambda i: arms[i].r - tuning.optimism * arms[i].se) == 0:
         return 0
-    longer = [
-        i
-        for i, arm in enumerate(arms)
-        if i not in lost and arm.key[0] == arms[best].key[0] and arm.requests < tuning.settle_requests
-        if arm.r <= arms[best].r + tuning.longer_costs
-    ]
-    return max([best, *longer], key=lambda i: arms[i].key[1])
+    drafts = [i for i in open_ if i]
+    lead = min(drafts, key=lambda i: arms[i].r)
+    may_save = {i: tuning.optimism * evidence.spread[i][lead] - evidence.gap[i][lead] for i in drafts if i != lead}
+    return max(drafts, key=lambda i: (may_save.get(i, 0.0), arms[i].key[1]))
 
 
 def _settled(state: NodeState, evidence: Evidence, tuning: Tuning) -> NodeState:
@@ -135,7 +131,8 @@ def _settled(state: NodeState, evidence: Evidence, tuning: Tuning) -> NodeState:
         left = [i for i, arm in enumerate(evidence.arms) if i not in lost and (i == 0 or arm.requests > 0)]
         best = evidence.arms[min(left, key=lambda i: evidence.arms[i].r)].key
         return replace(state, incumbent=best, switches=state.switches + 1, changed_at=state.seen)
-    if state.seen - state.changed_at < tuning.dwell or state.seen < tuning.look_growth * state.looked_at:
+    dwell = tuning.dwell if state.switches else tuning.settle_requests
+    if state.seen - state.changed_at < dwell or state.seen < tuning.look_growth * state.looked_at:
         return state
     state = replace(state, looked_at=state.seen)
     z = tuning.switch_z + state.switches

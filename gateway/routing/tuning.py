@@ -23,8 +23,8 @@ class Tuning:
     """How many requests that assumption weighs."""
     settle_requests: int = 5
     """Requests before a node may settle on a speculative arm."""
-    settle_z: float = 0.7
-    """Separation asked for before settling on a speculative arm, in standard errors: its error shows itself soon."""
+    settle_z: float = 1.28
+    """Separation asked for before settling on a speculative arm, in standard errors: nine in ten are right then."""
     settle_plain_requests: int = 8
     """The same for plain, whose error hides its own evidence."""
     settle_plain_z: float = 1.64
@@ -67,7 +67,7 @@ class Tuning:
     queue_ramp_s: float = 4.0
     """Expected gain at which every request leaves a queue; below, a share in proportion. Load is seen a second late:
     whoever answers it faster makes the queues swing."""
-    probe_z: float = 1.2
+    probe_z: float = 0.84
     """Standard errors of that "may be"."""
     lend_requests: float = 100.0
     """What other temperatures and contexts of the same task may weigh together, in requests."""

@@ -59,7 +59,7 @@ def test_a_view_beside_it_changes_nothing_for_the_usual_ones():
 @pytest.mark.parametrize(("confidence", "settled"), [(0.6, True), (0.9999, False)])
 def test_confidence_says_how_sure_a_node_settles(confidence: float, settled: bool):
     wanted = BreakEven(confidence=confidence)
-    snapshot = seen(requests(0.62, 12, k=4), wanted, table=costs(alpha=0.12, beta=0.12))
+    snapshot = seen(requests(0.4, 12, k=4), wanted, table=costs(alpha=0.12, beta=0.12))
     (node,) = snapshot.under(wanted).nodes.values()
     assert node.state.settled is settled
 
