@@ -54,15 +54,22 @@ class Group:
         return any(word in s.reason for s in self.samples["routed"] for word in ("probe (", "holdout ("))
 
 
-async def case(url: str, concurrency: int, always_on: str = ALWAYS_ON) -> dict[str, Any]:
+async def case(
+    url: str,
+    concurrency: int,
+    always_on: str = ALWAYS_ON,
+    *,
+    learning_s: float = LEARNING_S,
+    budget_s: float = BUDGET_S,
+) -> dict[str, Any]:
     """Measure one concurrency against a gateway that has just started."""
     prompts, ways = interleave(load_prompts(), 6), ways_of(always_on)
     groups: list[Group] = []
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120)) as session:
         client = Client(session, url, None)
         model = await client.model()
-        deadline = time.monotonic() + BUDGET_S
-        learning = await _learn(client, model, prompts, concurrency)
+        deadline = time.monotonic() + budget_s
+        learning = await _learn(client, model, prompts, concurrency, learning_s)
         with OtherLoad() as other:
             at = 0
             while time.monotonic() < deadline and at < 3 * len(prompts):
@@ -72,10 +79,12 @@ async def case(url: str, concurrency: int, always_on: str = ALWAYS_ON) -> dict[s
     return figures(groups, concurrency) | {"learning": learning, "busy_cores_in_all": round(other.cores, 2)}
 
 
-async def _learn(client: Client, model: str, prompts: Sequence[Prompt], concurrency: int) -> dict[str, Any]:
+async def _learn(
+    client: Client, model: str, prompts: Sequence[Prompt], concurrency: int, seconds: float
+) -> dict[str, Any]:
     """Send routed traffic until statistics have something to say."""
     began, sent = time.monotonic(), 0
-    while time.monotonic() - began < LEARNING_S:
+    while time.monotonic() - began < seconds:
         chosen = [prompts[(sent + i) % len(prompts)] for i in range(concurrency)]
         await _send(client, model, chosen, {})
         sent += concurrency

@@ -80,8 +80,10 @@ def _tpot(relay: Relay, tokens: int | None) -> float | None:
 
 def _step_time(spec: Spec | None, tokens: int | None) -> float | None:
     """Time per token of an unstreamed answer, from the engine's own clock where it reports one."""
-    if spec is None or spec.plain_s is None or tokens is None or tokens < 2:
+    if spec is None or tokens is None or tokens < 2:
         return None
+    if spec.plain_s is None:
+        return spec.decode_s / (tokens - 1) if spec.decode_s else None
     total = (spec.draft_s or 0.0) + (spec.verify_s or 0.0) + spec.plain_s
     emitted = sum(spec.step_emitted) or tokens - 1  # a stop string's own tokens took time and are not delivered
     return total / emitted if total > 0 else None

@@ -216,6 +216,8 @@ class Spec(msgspec.Struct):
     step_drafted: list[int] = msgspec.field(default_factory=list)
     estimated: bool = False
     """True where it was attributed from server-wide counters rather than reported for this response."""
+    decode_s: float | None = None
+    """From the first token to the last by the backend's own clock, where it tells no more of its steps."""
 
 
 class RequestRecord(msgspec.Struct):

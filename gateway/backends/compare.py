@@ -52,6 +52,8 @@ class Sent:
         if not isinstance(tokens, int) or tokens < FEWEST_TOKENS:
             return None
         drafted = (spec.accepted if spec else 0) / tokens if self.arm.k else None
+        if spec is not None and spec.decode_s:
+            seconds, streamed = spec.decode_s, True  # by the server's own clock, alike for both forms
         return Seen(self, (self.arm, self.load, streamed), seconds / tokens, drafted)
 
 

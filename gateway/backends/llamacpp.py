@@ -8,7 +8,7 @@ from typing import Any
 from gateway.backends.base import Target
 from gateway.backends.counters import RoundShare
 from gateway.backends.generic import MeasuredBackend, text
-from gateway.backends.stats import llamacpp_spec
+from gateway.backends.stats import decode_s, llamacpp_spec
 from gateway.types import Spec
 
 
@@ -44,9 +44,12 @@ class LlamaCppBackend(MeasuredBackend):
         """Read `timings.draft_n` and `draft_n_accepted`; rounds are worked out, so the whole is marked as estimated."""
         spec, timings = llamacpp_spec(payload), payload.get("timings")
         tokens = timings.get("predicted_n") if isinstance(timings, dict) else None
-        if spec is None and self.draft_watch.speculates and isinstance(tokens, int):
-            spec = Spec(0, 0, 0, [], estimated=True)  # it drafts, but found nothing to propose here
-        if spec is None:
-            return None
-        longest = max((arm.k for arm in self.arms), default=0)
-        return self._rounds.rounds(spec, tokens if isinstance(tokens, int) else 0, longest)
+        if not isinstance(tokens, int):
+            return spec
+        if spec is None:  # it never drafts, or found nothing to propose here
+            spec = Spec(0, 0, 0, [], estimated=bool(self.draft_watch.speculates))
+        if spec.estimated:
+            longest = max((arm.k for arm in self.arms), default=0)
+            spec = self._rounds.rounds(spec, tokens, longest)
+        spec.decode_s = decode_s(payload)
+        return spec

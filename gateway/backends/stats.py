@@ -53,6 +53,16 @@ def vllm_spec(payload: dict[str, Any]) -> Spec | None:
     return Spec(rounds, drafted, accepted, histogram, undrafted=_undrafted(payload, rounds + accepted))
 
 
+def decode_s(payload: dict[str, Any]) -> float | None:
+    """Read the time from first to last token: vLLM's `generation_time_ms`, llama.cpp's `predicted_ms`."""
+    for place, name in (("metrics", "generation_time_ms"), ("timings", "predicted_ms")):
+        found = payload.get(place)
+        value = found.get(name) if isinstance(found, dict) else None
+        if isinstance(value, (int, float)) and value > 0:
+            return value / 1000
+    return None
+
+
 def _undrafted(payload: dict[str, Any], drafted: int) -> int | None:
     """Return the steps without a draft, which vLLM does not count: tokens that neither a round nor the prompt gave.
 

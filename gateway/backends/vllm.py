@@ -8,7 +8,7 @@ from typing import Any
 from gateway.backends.base import Target
 from gateway.backends.counters import VLLM, CounterShare
 from gateway.backends.generic import MeasuredBackend, text
-from gateway.backends.stats import vllm_spec
+from gateway.backends.stats import decode_s, vllm_spec
 from gateway.types import Decision, GenerateRequest, Spec
 
 
@@ -45,5 +45,9 @@ class VllmBackend(MeasuredBackend):
         return fields
 
     def spec(self, payload: dict[str, Any]) -> Spec | None:
-        """Read acceptance of one response, or estimate it from the server's totals where it reports none."""
-        return vllm_spec(payload) or self._share.spec(payload)
+        """Read acceptance of one response, or estimate it from the server's totals where it reports none; its pace."""
+        spec, seconds = vllm_spec(payload) or self._share.spec(payload), decode_s(payload)
+        if seconds is not None:
+            spec = spec or Spec(0, 0, 0, [])
+            spec.decode_s = seconds
+        return spec

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from engine.models.paths import models_dir
+from gateway.backends.prometheus import read_metrics
 from tests.fixtures.pools import ask, counts_agree, two_pools
-from tests.fixtures.servers import GatewayServer, free_port, request, wait_until
+from tests.fixtures.servers import GatewayServer, free_port, get, request, wait_until
 
 pytestmark = pytest.mark.vllm
 PYTHON = Path(__file__).parents[2] / ".venv-vllm" / "bin" / "python"
@@ -28,7 +29,10 @@ PROMPTS = (
     "Repeat this text exactly, twice: The quick brown fox jumps over the lazy dog. The lazy dog sleeps.",
     "Name three colours.",
 )
-START_S = 600
+START_S = 900
+ANSWER_S = 300.0
+"""A first answer compiles, and the machine may be busy."""
+RECORDED = json.loads((Path(__file__).parents[1] / "fixtures" / "recorded" / "vllm-0.32.0.json").read_text("utf-8"))
 Start = Callable[..., GatewayServer]
 
 
@@ -38,6 +42,7 @@ def vllm_server(speculation: dict[str, Any] | None, log: Path) -> Iterator[str]:
     port = free_port()
     command = [str(PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", str(WEIGHTS), "--port", str(port)]
     command += ["--served-model-name", MODEL, "--max-model-len", "1024", "--enforce-eager", "--host", "127.0.0.1"]
+    command.append("--enable-per-request-metrics")
     if speculation:
         command += ["--speculative-config", json.dumps(speculation), "--per-request-spec-decode-metrics", "summary"]
     env = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
@@ -51,7 +56,11 @@ def vllm_server(speculation: dict[str, Any] | None, log: Path) -> Iterator[str]:
         yield url
     finally:
         process.terminate()
-        process.wait(60)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _healthy(url: str) -> bool:
@@ -69,7 +78,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def _ask(gateway: GatewayServer, arm: str, prompt: str, **fields: Any) -> tuple[int, dict[str, str], bytes]:
-    return ask(gateway, arm, prompt, model=MODEL, max_tokens=24, **fields)
+    return ask(gateway, arm, prompt, model=MODEL, max_tokens=24, seconds=ANSWER_S, **fields)
 
 
 @pytest.mark.parametrize("method", list(SPECULATION))
@@ -77,6 +86,11 @@ def test_two_pools(method: str, plain: str, start_gateway: Start, tmp_path: Path
     arm = f"{method}-k4"
     with vllm_server(SPECULATION[method], tmp_path / "spec.log") as spec:
         gateway = two_pools(start_gateway, "vllm", (spec, arm), plain, seconds=60)
+        told = get(f"{gateway.url}/readyz")[1]["backends"]
+        assert [(one["arms"], one["detail"]) for one in (told["spec"], told["plain"])] == [
+            ([f"spec/{arm}"], ""),
+            (["plain/plain"], ""),
+        ]
         for prompt in PROMPTS:
             answers = [_ask(gateway, name, prompt) for name in (f"spec/{arm}", "plain/plain")]
             assert [status for status, _, _ in answers] == [200, 200]
@@ -87,6 +101,22 @@ def test_two_pools(method: str, plain: str, start_gateway: Start, tmp_path: Path
             assert (status, b'"usage"' in raw, b"[DONE]" in raw) == (200, False, True)
         wait_until(lambda: len(gateway.records) == 3 * len(PROMPTS))
         assert not any(record.spec.estimated for record in gateway.records if record.arm.k and record.spec)
+        assert all(record.tpot_s for record in gateway.records)  # of answers that were not streamed as well
         counts_agree(gateway, spec, "vllm", least=0)
         status, headers, _ = _ask(gateway, "", PROMPTS[1], min_p=0.1, temperature=0.8)
         assert (status, headers["x-breakeven-arm"]) == (200, "plain/plain")  # vLLM would refuse it on the other pool
+        _answers_are_as_recorded(spec)
+
+
+def _answers_are_as_recorded(url: str) -> None:
+    """Compare the form of a live server's answers with the recorded ones, which the adapter's tests read."""
+    body = {"model": MODEL, "messages": [{"role": "user", "content": PROMPTS[0]}], "max_tokens": 24, "temperature": 0}
+    assert json.loads(request("GET", f"{url}/version")[2])["version"] == RECORDED["version"]
+    answer = json.loads(request("POST", f"{url}/v1/chat/completions", body, seconds=ANSWER_S)[2])
+    told, recorded = (each["metrics"]["speculative_decoding"] for each in (answer, RECORDED["chat"]))
+    assert told.keys() == {name for name in recorded if not name.startswith("per_step_")}  # with `detailed` only
+    assert answer["usage"].keys() == RECORDED["chat"]["usage"].keys()
+    status, _, raw = request("POST", f"{url}/v1/chat/completions", {**body, "min_p": 0.1}, seconds=ANSWER_S)
+    assert (status, json.loads(raw)["error"]["message"]) == (400, RECORDED["min_p"]["error"]["message"])
+    page = read_metrics(request("GET", f"{url}/metrics")[2].decode())
+    assert read_metrics(RECORDED["metrics"]).keys() <= page.keys()

@@ -75,6 +75,8 @@ def test_an_unstreamed_answer_is_timed_by_the_engine() -> None:
     spec.step_emitted, spec.step_drafted = [3, 4, 9, 4], [2, 3, 8, 3]  # ten tokens more made up a stop string
     assert close(relay, spec).tpot_s == pytest.approx(0.05)
     assert close(relay).ttft_s is None
+    whole = Spec(rounds=0, drafted=0, accepted=0, histogram=[], decode_s=2.0)
+    assert close(relay, whole).tpot_s == pytest.approx(0.2)  # of a server that tells no more than that
 
 
 def test_nothing_sent_nothing_claimed() -> None:

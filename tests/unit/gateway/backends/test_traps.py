@@ -63,6 +63,12 @@ def test_a_vllm_answer_without_statistics_of_its_own_is_estimated_and_marked() -
     assert (spec.rounds, spec.accepted, spec.estimated) == (5, 10, True)
 
 
+def test_vllm_tells_its_own_time_on_either_pool() -> None:
+    spec = adapter(VllmBackend).spec({"metrics": {"generation_time_ms": 1500.0, "speculative_decoding": None}})
+    assert spec is not None
+    assert (spec.rounds, spec.decode_s, spec.estimated) == (0, 1.5, False)
+
+
 def test_sglangs_gauges_are_reset_all_the_time_and_are_not_read() -> None:
     pool = adapter(SglangBackend)
     for length in ("3.1", "0.0", "2.9"):
@@ -79,8 +85,10 @@ def test_predicted_outputs_are_not_speculation(kind: type[HttpBackend]) -> None:
 
 def test_llamacpp_leaves_counts_out_where_it_proposed_nothing() -> None:
     server = adapter(LlamaCppBackend)
-    payload = {"timings": {"predicted_n": 20}}
-    assert server.spec(payload) is None
+    payload = {"timings": {"predicted_n": 20, "predicted_ms": 500.0}}
+    told = server.spec(payload)
+    assert told is not None
+    assert (told.rounds, told.undrafted, told.estimated, told.decode_s) == (0, None, False, 0.5)
     server.draft_watch.speculates = True
     spec = server.spec(payload)
     assert spec is not None
