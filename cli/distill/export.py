@@ -13,24 +13,29 @@ from cli.distill.options import FILE, FOLDER, engine_config, model_options
 @click.command()
 @click.argument("folder", type=FOLDER)
 @click.option("--draft", type=FILE, help="A file of `distill train` [default: the one that comes with the model].")
+@click.option("--gguf", type=FILE, help="The target's GGUF: write FOLDER/draft.gguf for llama.cpp besides.")
 @model_options
-def export(folder: Path, draft: Path | None, **model: Any) -> None:  # noqa: ANN401 - EngineConfig's fields
+def export(folder: Path, draft: Path | None, gguf: Path | None, **model: Any) -> None:  # noqa: ANN401 - EngineConfig's
     """Write a standalone draft, made whole with the target's embedding and output matrix, to FOLDER.
 
     The folder is in Hugging Face's layout: `breakeven engine --draft-model FOLDER`, transformers, llama.cpp's converter
-    and vLLM (as speculative draft model) read it.
+    and vLLM (as speculative draft model) read it. With --gguf no converter is needed for llama.cpp.
     """
     config = engine_config(**model)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise click.UsageError(f"FOLDER: expected a new or an empty folder, got {folder}")
     from engine.distill import standalone
+    from engine.distill.gguf_file import write_gguf
     from engine.distill.learners import shipped_draft
     from engine.errors import EngineError
     from engine.models.load import load_model
 
     try:
         target = load_model(config.model, config)
-        standalone.export(draft or shipped_draft(target.name), target, folder)
+        path = draft or shipped_draft(target.name)
+        standalone.export(path, target, folder)
+        if gguf is not None:
+            write_gguf(path, target, gguf, folder / "draft.gguf")
     except EngineError as error:
         raise click.ClickException(str(error)) from error
     size = sum(path.stat().st_size for path in folder.iterdir())

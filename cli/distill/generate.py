@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from engine.distill.generate import Wish
 
 
+JUDGED_AT = (0.0, 0.8)
+"""Temperatures of the answers to held-out prompts; weights are chosen by greedy ones."""
+
+
 @click.command()
 @work_option
 @click.option("--prompts", "files", multiple=True, type=FILE, help="JSON lines; repeatable.")
@@ -26,8 +30,8 @@ if TYPE_CHECKING:
     "--held-out-share",
     default=0.05,
     show_default=True,
-    type=click.FloatRange(0, 0.5),
-    help="Share of the prompts' families that is held out besides.",
+    type=click.FloatRange(0, 0.4),
+    help="Share of the prompts' families that choose the weights, never trained on; without --held-out as many judge.",
 )
 @click.option(
     "--temperature",
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(0, 2),
     default=(0.0, 0.8, 0.4, 1.0),
     show_default=True,
-    help="Of the first, second, … answer to each prompt; repeatable.",
+    help="Of the first, second, … answer to each prompt that is trained on; repeatable.",
 )
 @click.option("--max-tokens", default=160, show_default=True, type=click.IntRange(2), help="Longest answer.")
 @click.option(
@@ -71,7 +75,7 @@ def generate(  # noqa: PLR0917 - click's keyword options
 
     reader = PromptReader(share=held_out_share, documents=documents, languages=languages)
     prompts = [prompt for path in judges for prompt in reader.read(path, held_out=True)]
-    prompts += [prompt for path in files for prompt in in_turns(reader.read(path))]
+    prompts += in_turns([prompt for path in files for prompt in reader.read(path)])
     for fault in reader.faults:
         click.echo(fault, err=True)
     if not prompts:
@@ -130,7 +134,7 @@ def _wishes(
     target: Any,  # noqa: ANN401 - LoadedModel, whose import loads torch
     max_prompt: int,
 ) -> list[Wish]:
-    """One answer to every prompt at the first temperature, then at the second, …: a run cut short has seen them all."""
+    """Those to judge and choose by, then an answer to every prompt per temperature: a run cut short has seen all."""
     from engine.distill.generate import Wish
     from engine.tokenizer import ChatTokenizer
 
@@ -143,6 +147,8 @@ def _wishes(
             told.append((prompt, ids))
     return [
         Wish(prompt.id, sample, prompt.task, prompt.split, temperature, ids)
-        for sample, temperature in enumerate(temperatures)
+        for split, drawn in (("held-out", JUDGED_AT), ("choose", JUDGED_AT[:1]), ("train", temperatures))
+        for sample, temperature in enumerate(drawn)
         for prompt, ids in told
+        if prompt.split == split
     ]

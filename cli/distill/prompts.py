@@ -1,4 +1,4 @@
-"""Reads the prompts of `breakeven distill generate` and deals them out: training or held-out, task by task in turn."""
+"""Reads the prompts of `breakeven distill generate` and deals them out: training, choosing or judging, task by task."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt to learn from, or to judge by."""
+    """One prompt to learn from, to choose weights by, or to judge by."""
 
     where: str
     """File and line, for messages."""
@@ -35,20 +35,22 @@ class PromptReader:
     """Reads prompt files; ids must be new over all of them."""
 
     def __init__(self, *, share: float, documents: Path | None, languages: Sequence[str] = ()) -> None:
-        """`share` of the families is held out; rows of other `languages` are left out, where some are named.
+        """`share` of the families chooses weights and as many judge; rows of other `languages` are left out, if named.
 
-        Raises ClickException where the documents cannot be read.
+        Where whole files judge (see `read`), families do not. Raises ClickException where the documents cannot be read.
         """
         self._share = share
         self._languages = frozenset(languages)
         self._classifier = Classifier.load()
         self._documents = _documents(documents) if documents is not None else {}
         self._seen: dict[str, str] = {}
+        self._judged = False
         self.faults: list[str] = []
         """One message `FILE:LINE: …` for each line that is no prompt."""
 
     def read(self, path: Path, *, held_out: bool = False) -> list[Prompt]:
-        """Return a file's prompts; all of them held out, or by family. Raises ClickException."""
+        """Return a file's prompts; all of them to judge by, or by family. Raises ClickException."""
+        self._judged = self._judged or held_out
         try:
             lines = path.read_bytes().splitlines()
         except OSError as error:
@@ -75,8 +77,13 @@ class PromptReader:
         body = self._with_document(row)
         task = row.task or self._classifier.classify(body, declared=row.declared).task
         self._seen[name] = where
-        out = held_out or _fraction(row.family or name) < self._share
-        return Prompt(where, name, task, "held-out" if out else "train", body)
+        return Prompt(where, name, task, "held-out" if held_out else self._split(row.family or name), body)
+
+    def _split(self, family: str) -> Split:
+        place = _fraction(family)
+        if place < self._share:
+            return "choose"
+        return "held-out" if place < 2 * self._share and not self._judged else "train"
 
     def _with_document(self, row: Row) -> dict[str, Any]:
         body = row.body()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,11 @@ if TYPE_CHECKING:
     help="Share of the loss on the target's first choice; the rest follows its distribution.",
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
-@click.option("--minutes", type=click.FloatRange(0, min_open=True), help="Stop after so long; run again to go on.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0, min_open=True),
+    help="Train so long, the rate falling to its end; again to go on.",
+)
 @click.option("--judge-every", default=50, show_default=True, type=click.IntRange(1), help="Steps between judgements.")
 @model_options
 def train(
@@ -57,6 +62,7 @@ def train(
     """
     names = ("kind", "layers", "epochs", "batch_tokens", "lr", "unroll", "vocab", "hard", "seed")
     chosen = {name: options.pop(name) for name in names}
+    chosen["begin_with"] = _hash_of(begin_with)
     config = engine_config(**options)
     from engine.distill.train import Settings
     from engine.errors import EngineError
@@ -68,6 +74,15 @@ def train(
         raise click.ClickException(str(error)) from error
     except OSError as error:
         raise click.ClickException(f"{out}: {error.strerror}") from error
+
+
+def _hash_of(draft: Path | None) -> str | None:
+    if draft is None:
+        return None
+    try:
+        return hashlib.sha256(draft.read_bytes()).hexdigest()
+    except OSError as error:
+        raise click.ClickException(f"--begin-with: {draft}: {error.strerror}") from error
 
 
 def _run(  # noqa: PLR0917 - called once

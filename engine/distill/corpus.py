@@ -19,7 +19,8 @@ from safetensors.torch import save_file
 
 from engine.errors import DistillError
 
-Split = Literal["train", "held-out"]
+Split = Literal["train", "choose", "held-out"]
+"""Texts are learnt from, choose the weights that are kept, or judge these: a prompt does one of the three."""
 
 
 class Recipe(msgspec.Struct, frozen=True):

@@ -83,19 +83,27 @@ class Generator:
         done = {f"{entry.id}#{entry.sample}" for entry in self._corpus.entries()}
         waiting = [wish for wish in reversed(wishes) if wish.key not in done]
         shard: list[Text] = []
-        while waiting or self._open:
-            while waiting and len(self._open) < 2 * self._config.max_batch:
-                self._add(waiting.pop())
-            for output in self._core.step():
-                one = self._open[output.request_id]
-                one.tokens.extend(output.token_ids)
-                if output.finish_reason is not None:
-                    text = self._close(self._open.pop(output.request_id), ended=output.finish_reason == "stop")
-                    shard.extend([text] if text is not None else [])
-            if len(shard) >= SHARD or (shard and not waiting and not self._open):
-                self._corpus.add(shard)
-                advance(len(shard), sum(text.entry.total - text.entry.prompt for text in shard))
-                shard = []
+        try:
+            while waiting or self._open:
+                while waiting and len(self._open) < 2 * self._config.max_batch:
+                    self._add(waiting.pop())
+                for output in self._core.step():
+                    one = self._open[output.request_id]
+                    one.tokens.extend(output.token_ids)
+                    if output.finish_reason is not None:
+                        text = self._close(self._open.pop(output.request_id), ended=output.finish_reason == "stop")
+                        shard.extend([text] if text is not None else [])
+                if len(shard) >= SHARD:
+                    self._keep(shard, advance)
+        finally:  # also where the user stops: what is finished is kept
+            self._keep(shard, advance)
+
+    def _keep(self, shard: list[Text], advance: Callable[[int, int], None]) -> None:
+        """Write the shard and empty it."""
+        if shard:
+            self._corpus.add(shard)
+            advance(len(shard), sum(text.entry.total - text.entry.prompt for text in shard))
+            shard.clear()
 
     def _add(self, wish: Wish) -> None:
         self._open[wish.key] = _Open(wish, list(wish.prompt_ids))

@@ -7,14 +7,16 @@ does (EAGLE-3's training-time test, arXiv 2503.01840). The output matrix is the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import nn
 from torch.nn import functional
 
+from engine.distill.attend import attend, rotate
 from engine.distill.lessons import Batch
 from engine.distill.squares import LeastSquares
 from engine.models import LoadedModel
@@ -133,7 +135,7 @@ class FeatureHead(nn.Module):
         kept: list[torch.Tensor] = []
         handle = module.register_forward_pre_hook(lambda _, given: kept.append(given[0][0]))
         embedded = self._norm(functional.embedding(tokens[None, 1:-1], self._embedding), self.token_norm)
-        guess = self._layer(embedded, self.fused(features[None, :-1]), [], self._turn(len(tokens) - 2))
+        guess = self._layer(embedded, self.fused(features[None, :-1]), [], self._turn(len(tokens) - 2), 0)
         handle.remove()
         return kept[0], guess[0]
 
@@ -149,22 +151,62 @@ class FeatureHead(nn.Module):
     def steps(self, batch: Batch, count: int) -> Iterator[torch.Tensor]:
         """Yield the logits of every step of drafting over a batch; see `unrolled`."""
         device = self._output.device
-        yield from self.unrolled(batch.tokens.to(device), batch.features.to(device), count)
+        yield from self.unrolled(batch.tokens.to(device), batch.features.to(device), count, batch.start)
 
-    def unrolled(self, tokens: torch.Tensor, features: torch.Tensor, count: int) -> Iterator[torch.Tensor]:
-        """Yield the logits [rows, length, vocab] of 1, 2, …, `count` steps of drafting, at every position at once.
+    def chained(self, batch: Batch, count: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield logits [n, vocab] of every step and their flat places [n] in [rows, answers].
 
-        `tokens` [rows, length] are those that follow the positions of `features` [rows, length, taps · width]. What
-        step s says at position t is a draft made from the features of position t − s + 1; the first s − 1 are void.
+        A step is taken only where all drafts before it were right: elsewhere verification drops what comes after.
         """
-        past: list[tuple[torch.Tensor, torch.Tensor]] = []
+        device = self._output.device
+        said = batch.said.to(device).flatten()
+        used = (batch.weight.to(device).flatten() > 0) & (said >= 0)
+
+        def right(logits: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+            return (logits.argmax(-1) == said[at]) & used[at]
+
+        for logits, at in self._chain(batch.tokens.to(device), batch.features.to(device), count, batch.start, right):
+            chosen = used[at]
+            yield logits[chosen], at[chosen]
+
+    def unrolled(
+        self, tokens: torch.Tensor, features: torch.Tensor, count: int, start: int = 0
+    ) -> Iterator[torch.Tensor]:
+        """Yield the logits [rows, length − start, vocab] of 1, 2, …, `count` steps of drafting, all positions at once.
+
+        `tokens` [rows, length] are those that follow the positions of `features` [rows, length, taps · width]; those
+        before `start` are only read. What step s says at position t is a draft made from the features of position
+        t − s + 1; the first s − 1 from `start` on are void.
+        """
+        for step, (logits, _) in enumerate(self._chain(tokens, features, count, start, None)):
+            yield functional.pad(logits.view(len(tokens), -1, logits.shape[-1]), (0, 0, step, 0))
+
+    def _chain(
+        self,
+        tokens: torch.Tensor,
+        features: torch.Tensor,
+        count: int,
+        start: int,
+        goes_on: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None,
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Logits and places of each step; the next is taken after the places that `goes_on` chooses (None: all)."""
         embedded = self._norm(functional.embedding(tokens, self._embedding), self.token_norm)
-        state = self.fused(features)
         turn = self._turn(tokens.shape[1])
-        for _ in range(count):
-            state = self._layer(embedded, state, past, turn)
-            yield self.output(self._norm(state, self.last_norm))
-            state = functional.pad(state[:, :-1], (0, 0, 1, 0))
+        past: list[tuple[torch.Tensor, torch.Tensor]] = []
+        state = self._layer(embedded, self.fused(features), past, turn, start).flatten(0, 1)
+        width = tokens.shape[1] - start
+        embedded, turn = embedded[:, start:].flatten(0, 1), (turn[0][start:], turn[1][start:])
+        at = torch.arange(len(state), device=state.device)
+        while True:
+            logits = self.output(self._norm(state, self.last_norm))
+            yield logits, at
+            if len(past) == count:
+                return
+            chosen = (at + 1) % width != 0  # not the last of a text
+            if goes_on is not None:
+                chosen = chosen & goes_on(logits, at)
+            at = at[chosen] + 1
+            state = self._layer_at(embedded[at], state[chosen], past, turn, at)
 
     def output(self, normed: torch.Tensor) -> torch.Tensor:
         """Logits [..., vocab] of normed states, by the target's own output matrix."""
@@ -181,22 +223,49 @@ class FeatureHead(nn.Module):
         state: torch.Tensor,
         past: list[tuple[torch.Tensor, torch.Tensor]],
         turn: tuple[torch.Tensor, torch.Tensor],
+        start: int,
     ) -> torch.Tensor:
+        """A draft's first step at every position of [rows, length], put out from `start` on."""
         x = self.join(torch.cat((embedded, self._norm(state, self.state_norm)), dim=-1))
         normed = self._norm(x, self.attention_norm)
-        query = _rotate(self._split(self.query(normed)), turn)
-        group = self.shape.heads // self.shape.kv_heads
-        key = _rotate(self._split(self.key(normed)), turn).repeat_interleave(group, dim=1)
-        value = self._split(self.value(normed)).repeat_interleave(group, dim=1)
-        past.append((key, value))
-        x = x + self.out(_attend(query, past).transpose(1, 2).flatten(-2))
+        x = x[:, start:]
+        query = rotate(self._split(self.query(normed[:, start:])), (turn[0][start:], turn[1][start:]))
+        past.append(self._grouped(rotate(self._split(self.key(normed)), turn), self._split(self.value(normed))))
+        return self._fed(x + self.out(attend(query, past).transpose(1, 2).flatten(-2)))
+
+    def _layer_at(
+        self,
+        embedded: torch.Tensor,
+        state: torch.Tensor,
+        past: list[tuple[torch.Tensor, torch.Tensor]],
+        turn: tuple[torch.Tensor, torch.Tensor],
+        at: torch.Tensor,
+    ) -> torch.Tensor:
+        """A later step, at the flat places `at` of [rows, answers] only: `embedded` and `state` are [n, width]."""
+        rows, width = len(past[0][0]), len(turn[0])
+        x = self.join(torch.cat((embedded, self._norm(state, self.state_norm)), dim=-1))
+        normed = self._norm(x, self.attention_norm)
+
+        def spread(part: torch.Tensor) -> torch.Tensor:
+            empty = part.new_zeros(rows * width, part.shape[-1])
+            return self._split(empty.index_copy(0, at, part).view(rows, width, -1))
+
+        query = rotate(spread(self.query(normed)), turn)
+        past.append(self._grouped(rotate(spread(self.key(normed)), turn), spread(self.value(normed))))
+        return self._fed(x + self.out(attend(query, past).transpose(1, 2).flatten(-2).flatten(0, 1)[at]))
+
+    def _fed(self, x: torch.Tensor) -> torch.Tensor:
         normed = self._norm(x, self.inner_norm)
         grown: torch.Tensor = self.down(functional.silu(self.gate(normed)) * self.up(normed))
-        total: torch.Tensor = x + grown
-        return total
+        return x + grown
+
+    def _grouped(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values [rows, kv heads, length, dim], repeated for the heads that share them."""
+        group = self.shape.heads // self.shape.kv_heads
+        return key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return functional.rms_norm(x, (self.shape.width,), weight, self.shape.eps)
+        return functional.rms_norm(x, (self.shape.width,), weight.to(x.dtype), self.shape.eps)
 
     def _split(self, x: torch.Tensor) -> torch.Tensor:
         """[rows, length, heads · dim] → [rows, heads, length, dim]."""
@@ -207,9 +276,10 @@ class FeatureHead(nn.Module):
         return torch.cat((angles, angles), -1).cos(), torch.cat((-angles, angles), -1).sin()
 
     @classmethod
-    def of_file(cls, head: HeadFile, target: LoadedModel) -> FeatureHead:
-        """A head as read, to be judged or trained on."""
-        made = cls(head.shape, *matrices(target), head.weights["vocab"].long())
+    def of_file(cls, head: HeadFile, target: LoadedModel, vocab: torch.Tensor | None = None) -> FeatureHead:
+        """A head as read, to be judged, or to be trained on with another vocabulary: no weight depends on it."""
+        vocab = head.weights["vocab"].long() if vocab is None else vocab
+        made = cls(replace(head.shape, vocab=len(vocab)), *matrices(target), vocab)
         made.load_state_dict({name: tensor for name, tensor in head.weights.items() if name != "vocab"}, strict=False)
         return made.to(target.device)
 
@@ -225,35 +295,6 @@ class FeatureHead(nn.Module):
         """The weights as they are written."""
         weights = {name: tensor.detach().cpu() for name, tensor in self.state_dict().items()}
         return HeadFile(self.shape, weights)
-
-
-def _rotate(x: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    cos, signed_sin = turn
-    return x * cos + x.roll(x.shape[-1] // 2, dims=-1) * signed_sin
-
-
-def _attend(query: torch.Tensor, past: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-    """Attention of the last of `past`'s steps [rows, heads, length, dim], as drafting sees it.
-
-    A draft of s steps ending at t has read the true states up to t − s + 1 and its own of one step each after that.
-    """
-    length, dim = query.shape[-2:]
-    key, value = past[0]
-    later = len(past) - 1
-    hidden = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1 - later)
-    scores = (query @ key.transpose(-1, -2)).masked_fill(hidden, -torch.inf)
-    own = [(_shift(k, later - 1 - at), _shift(v, later - 1 - at)) for at, (k, v) in enumerate(past[1:])]
-    extra = [(query * k).sum(-1, keepdim=True) for k, _ in own]
-    weights = torch.softmax(torch.cat((scores, *extra), dim=-1) * dim**-0.5, dim=-1)
-    out = weights[..., :length] @ value
-    for at, (_, v) in enumerate(own):
-        out = out + weights[..., length + at, None] * v
-    return out
-
-
-def _shift(x: torch.Tensor, by: int) -> torch.Tensor:
-    """Move [rows, heads, length, dim] `by` positions later."""
-    return functional.pad(x[..., : x.shape[-2] - by, :], (0, 0, by, 0)) if by else x
 
 
 def matrices(target: LoadedModel) -> tuple[torch.Tensor, torch.Tensor]:

@@ -33,6 +33,9 @@ class Learner(Protocol):
     def steps(self, batch: Batch, count: int) -> Iterator[torch.Tensor]:
         """Yield the logits [rows, length, vocab] of `count` steps of drafting, at every position at once."""
 
+    def chained(self, batch: Batch, count: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield the logits [n, vocab] to learn from and their flat places [n], ascending, in [rows, answers]."""
+
     def output(self, normed: torch.Tensor) -> torch.Tensor:
         """Logits [..., vocab] of the target's normed last states."""
 
@@ -56,12 +59,16 @@ def make_head(
     return head.to(target.device)
 
 
-def read_learner(kind: Kind, path: Path, target: LoadedModel, vocab: torch.Tensor) -> FeatureHead | StandaloneDraft:
-    """A written draft, to be trained further. Raises ModelError or DistillError naming the file."""
+def read_learner(
+    kind: Kind, path: Path, target: LoadedModel, taps: Sequence[int], vocab: torch.Tensor
+) -> FeatureHead | StandaloneDraft:
+    """A written draft, to be trained further with this vocabulary. Raises an EngineError naming the file."""
     if kind == "eagle":
         file = read_head(path)
         check_head(file, target, str(path))
-        return FeatureHead.of_file(file, target)
+        if file.shape.taps != tuple(taps):
+            raise DistillError(f"{path}: reads the layers {file.shape.taps}, the data has {tuple(taps)}")
+        return FeatureHead.of_file(file, target, vocab)
     model = read_standalone(path, target)
     draft = StandaloneDraft(target, int(model.config.num_hidden_layers), vocab)
     draft.model.load_state_dict(model.state_dict(), strict=False)

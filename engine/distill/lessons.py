@@ -8,17 +8,22 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn import functional
 
 from engine.distill.corpus import Corpus, Split, Text
 from engine.errors import DistillError
+from engine.models import LoadedModel
+
+_COUNTED = 40_000
+"""Positions by which a draft's vocabulary is chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Several texts side by side [rows, length]; what lies behind a text's end, and prompts, have weight 0."""
+    """Texts of like prompts side by side [rows, length]; what lies behind a text's end, and prompts, have weight 0."""
 
     first: torch.Tensor
     """[rows]: the token at the first position."""
@@ -27,11 +32,13 @@ class Batch:
     features: torch.Tensor
     """[rows, length, taps · width]."""
     ahead: torch.Tensor
-    """[rows, length, width]: the target's last state at the next position, from which it says what is to be drafted."""
+    """[rows, answers, width]: the target's last state at the next position: from it, it says what is to be drafted."""
     said: torch.Tensor
-    """[rows, length]: the token two after each position, as a place in the draft's vocabulary, −1 where it has none."""
+    """[rows, answers]: the token two after each position, as a place in the draft's vocabulary; −1: it has none."""
     weight: torch.Tensor
-    """[rows, length]: 1 where that token is one of the answer's."""
+    """[rows, answers]: 1 where that token is one of the answer's."""
+    start: int
+    """The first position at which that is so in any row; `ahead`, `said` and `weight` begin there."""
 
 
 class Lessons:
@@ -55,25 +62,35 @@ class Lessons:
         """Output tokens over all texts."""
         return sum(item.entry.total - item.entry.prompt for item in self.items)
 
-    def vocabulary(self, size: int, vocab_size: int) -> torch.Tensor:
+    @torch.inference_mode()
+    def vocabulary(self, size: int, target: LoadedModel) -> torch.Tensor:
         """The `size` tokens that are likeliest in answers, ids ascending.
 
-        Counted, a prompt's tokens for a tenth. Byte-pair vocabularies are in order of frequency, which tells rare
-        tokens apart where few answers were counted: Zipf's law over ids weighs as much as a tenth of the answers.
+        Not those that were said are counted but, with their chances, all that the target might have said: that tells
+        more of rare tokens. A prompt's tokens count for a tenth. Byte-pair vocabularies are in order of frequency:
+        Zipf's law over ids weighs as much as a tenth of the answers.
         """
-        counts = 1.0 / torch.arange(100.0, 100.0 + vocab_size)
+        model: Any = target.model
+        norm, output = model.get_decoder().norm, model.get_output_embeddings()
+        counts = 1.0 / torch.arange(100.0, 100.0 + target.vocab_size)
         counts *= 0.1 * self.answer_tokens / counts.sum()
+        every = -(-self.answer_tokens // _COUNTED)
         for item in self.items:
-            counts += torch.bincount(item.tokens[item.entry.prompt :], minlength=vocab_size)
-            counts += 0.1 * torch.bincount(item.tokens[: item.entry.prompt], minlength=vocab_size)
-        return torch.topk(counts, min(size, vocab_size)).indices.sort().values
+            states = item.features[max(0, item.entry.prompt - 1) :: every, -self._width :]
+            logits = output(norm(states.to(target.device, target.dtype))).float()
+            counts += every * torch.softmax(logits, dim=-1).sum(0).cpu()
+            counts += 0.1 * torch.bincount(item.tokens[: item.entry.prompt], minlength=target.vocab_size)
+        return torch.topk(counts, min(size, target.vocab_size)).indices.sort().values
 
     def batches(self, tokens: int, places: torch.Tensor, *, rng: random.Random) -> Batches:
         """All texts once, about `tokens` positions a batch, shuffled; `places` maps ids to the draft's vocabulary."""
         groups: list[list[Text]] = []
-        for item in sorted(self.items, key=lambda item: len(item.tokens) + rng.uniform(0, 48)):
-            if not groups or (len(groups[-1]) + 1) * len(item.tokens) > tokens:
+        longest = 0
+        for item in sorted(self.items, key=lambda item: (item.entry.prompt // 16, rng.random())):
+            longest = max(longest, len(item.tokens))
+            if not groups or (len(groups[-1]) + 1) * longest > tokens:
                 groups.append([])
+                longest = len(item.tokens)
             groups[-1].append(item)
         rng.shuffle(groups)
         return Batches(groups, places, self._width)
@@ -103,7 +120,9 @@ class Batches:
 def _batch(group: Sequence[Text], places: torch.Tensor, width: int) -> Batch:
     """Pad a group to its longest text."""
     length = max(len(item.tokens) for item in group) - 2
-    rows: dict[str, list[torch.Tensor]] = {name: [] for name in Batch.__slots__}
+    start = max(0, min(item.entry.prompt for item in group) - 2)
+    names = ("first", "tokens", "features", "ahead", "said", "weight")
+    rows: dict[str, list[torch.Tensor]] = {name: [] for name in names}
     for item in group:
         count = len(item.tokens) - 2
         gap = length - count
@@ -112,7 +131,7 @@ def _batch(group: Sequence[Text], places: torch.Tensor, width: int) -> Batch:
         rows["first"].append(item.tokens[0])
         rows["tokens"].append(functional.pad(item.tokens[1:-1], (0, gap)))
         rows["features"].append(functional.pad(item.features[:-1], (0, 0, 0, gap)))
-        rows["ahead"].append(functional.pad(item.features[1:, -width:], (0, 0, 0, gap)))
-        rows["said"].append(functional.pad(places[item.tokens[2:]], (0, gap), value=-1))
-        rows["weight"].append(functional.pad(weight, (0, gap)))
-    return Batch(**{name: torch.stack(tensors) for name, tensors in rows.items()})
+        rows["ahead"].append(functional.pad(item.features[1 + start :, -width:], (0, 0, 0, gap)))
+        rows["said"].append(functional.pad(places[item.tokens[2 + start :]], (0, gap), value=-1))
+        rows["weight"].append(functional.pad(weight[start:], (0, gap)))
+    return Batch(**{name: torch.stack(tensors) for name, tensors in rows.items()}, start=start)

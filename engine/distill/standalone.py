@@ -63,13 +63,19 @@ class StandaloneDraft(nn.Module):
         self.register_buffer("_output", matrices(target)[1][vocab].float(), persistent=False)
 
     def steps(self, batch: Batch, count: int) -> Iterator[torch.Tensor]:
-        """Logits [rows, length, vocab], the same for every step of a draft that has been right so far."""
+        """Logits [rows, answers, vocab], the same for every step of a draft that has been right so far."""
         ids = torch.cat((batch.first.unsqueeze(1), batch.tokens), dim=1).to(self._output.device)
         model: Any = self.model
-        states = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[:, 1:]
+        states = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[:, 1 + batch.start :]
         logits = self.output(states)
         for _ in range(count):
             yield logits
+
+    def chained(self, batch: Batch, count: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:  # noqa: ARG002 - protocol
+        """Logits [n, vocab] and flat places [n] once: later steps are the same."""
+        used = ((batch.weight > 0) & (batch.said >= 0)).to(self._output.device).flatten()
+        logits = next(self.steps(batch, 1)).flatten(0, 1)
+        yield logits[used], used.nonzero().squeeze(-1)
 
     def output(self, normed: torch.Tensor) -> torch.Tensor:
         """Logits [..., vocab] of normed states."""

@@ -43,6 +43,8 @@ class Settings:
     lr: float
     unroll: int
     """Draft steps that are trained."""
+    begin_with: str | None
+    """SHA-256 of the draft's file that is trained further."""
     vocab: int
     hard: float
     """Share of the loss on the target's most likely token; the rest follows its whole distribution."""
@@ -80,14 +82,12 @@ class Trainer:
         model: Any = target.model
         self._norm: torch.nn.Module = model.get_decoder().norm
         self._train = Lessons(corpora, "train")
-        self._judge = Lessons(corpora, "held-out")
+        self._judge = Lessons(corpora, "choose")
         if all(item.entry.temperature > 0 for item in self._judge.items):
-            raise DistillError(
-                "the data has no greedy held-out answers to choose weights by: generate some (temperature 0)"
-            )
+            raise DistillError("the data has no greedy answers to choose weights by: generate some (temperature 0)")
         torch.manual_seed(settings.seed)
         saved = self._saved()
-        vocab = saved["vocab"] if saved else self._train.vocabulary(settings.vocab, target.vocab_size)
+        vocab = saved["vocab"] if saved else self._train.vocabulary(settings.vocab, target)
         self.draft = self._begin(target, corpora, vocab, begin_with, fresh=not saved)
         self.places = torch.full((target.vocab_size,), -1)
         self.places[self.draft.vocab.cpu()] = torch.arange(len(self.draft.vocab))
@@ -112,7 +112,7 @@ class Trainer:
     ) -> FeatureHead | StandaloneDraft:
         chosen = self._settings
         if fresh and begin_with is not None:
-            return read_learner(chosen.kind, begin_with, target, vocab)
+            return read_learner(chosen.kind, begin_with, target, corpora[0].recipe.taps, vocab)
         if chosen.kind == "standalone":
             return StandaloneDraft(target, chosen.layers, vocab).to(target.device)
         return make_head(target, self._train, corpora[0].recipe.taps, vocab, fit=fresh, seed=chosen.seed)
@@ -124,19 +124,22 @@ class Trainer:
 
     @property
     def coverage(self) -> float:
-        """Share of the held-out answers' tokens that the draft's vocabulary has."""
+        """Share of the tokens of answers not trained on that the draft's vocabulary has."""
         told = torch.cat([item.tokens[item.entry.prompt :] for item in self._judge.items])
         return float((self.places[told] >= 0).float().mean())
 
     def run(self, tell: Callable[[Progress], None], *, judge_every: int, limit_s: float = math.inf) -> bool:
-        """Train until the last step or for `limit_s` seconds; a later call goes on. Returns whether all is done."""
+        """Train until the last step or for `limit_s` seconds, by when the learning rate has fallen to its end.
+
+        A later call goes on, with a raised rate where time ended the last. Returns whether all is done.
+        """
         started = saved = time.monotonic()
         if self._step == 0:
             self._judge_now()  # what training has to beat
             self.save()
         while self._step < self._steps:
             for batch in self._rest_of_epoch():
-                loss, top1 = self._learn(batch)
+                loss, top1 = self._learn(batch, (time.monotonic() - started) / limit_s)
                 self._step += 1
                 if self._step % judge_every == 0 or self._step == self._steps:
                     self._judge_now()
@@ -146,6 +149,7 @@ class Trainer:
                     self.save()
                     saved = now
                 if now - started > limit_s:
+                    self._judge_now()
                     self.save()
                     return self._step >= self._steps
         self.save()
@@ -201,44 +205,45 @@ class Trainer:
             done += len(batches)
         return iter(())
 
-    def _learn(self, batch: Batch) -> tuple[float, float]:
+    def _learn(self, batch: Batch, time_share: float) -> tuple[float, float]:
         """One optimiser step; returns loss and first-draft agreement."""
-        share = self._step / max(1, self._steps)
+        share = max(self._step / max(1, self._steps), min(1.0, time_share))
         pace = min(1.0, (self._step + 1) / _WARM_UP) * (1.0 - 0.95 * share)
         for group in self._optimizer.param_groups:
             group["lr"] = self._settings.lr * pace
-        unroll = 1 if share < 0.3 else self._settings.unroll
-        device = self._device
-        wanted, best = self._wanted(batch.ahead.to(device))
-        weight = (batch.weight * (batch.said >= 0)).to(device)
-        loss = torch.zeros((), device=device)
-        agreed = 0.0
-        for number, logits in enumerate(self.draft.steps(batch, unroll)):
-            losses = logits.logsumexp(-1) - (wanted * logits).sum(-1)
-            used = weight.clone()
-            used[:, :number] = 0.0
-            loss = loss + 0.8**number * (losses * used).sum() / used.sum().clamp(min=1.0)
-            if number == 0:
-                hit = (logits.argmax(-1) == best) & (weight > 0)
-                agreed = float(hit.sum() / batch.weight.sum().clamp(min=1.0))
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._dtype == torch.bfloat16):
+            loss, agreed = self._loss(batch)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self._weights, _CLIP)
         self._optimizer.step()
         return float(loss.detach()), agreed
 
+    def _loss(self, batch: Batch) -> tuple[torch.Tensor, float]:
+        """Cross-entropy over the steps of all drafts, per draft, and the share of first drafts that were right."""
+        total = torch.zeros((), device=self._device)
+        wanted = first = torch.empty(0)
+        agreed = 0.0
+        ahead = batch.ahead.to(self._device).flatten(0, 1)
+        for number, (logits, at) in enumerate(self.draft.chained(batch, self._settings.unroll)):
+            if number == 0:
+                wanted, first = self._wanted(ahead[at]), at
+                said = batch.said.to(self._device).flatten()[at]
+                agreed = float((logits.argmax(-1) == said).sum() / batch.weight.sum().clamp(min=1.0))
+            target = wanted[torch.searchsorted(first, at)] if number else wanted
+            total = total + (logits.float().logsumexp(-1) - (target * logits.float()).sum(-1)).sum()
+        return total / max(1, len(first)), agreed
+
     @torch.no_grad()
-    def _wanted(self, ahead: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the target says [rows, length, vocab] as probabilities to learn, and its most likely token."""
-        logits = self.draft.output(self._norm(ahead.to(self._dtype)).float())
-        best = logits.argmax(-1)
+    def _wanted(self, ahead: torch.Tensor) -> torch.Tensor:
+        """What the target says of states [n, width] as probabilities to learn [n, vocab]."""
+        logits = self.draft.output(self._norm(ahead.to(self._dtype)).float()).float()
+        best = logits.argmax(-1, keepdim=True)
         wanted = torch.softmax(logits, dim=-1).mul_(1.0 - self._settings.hard)
-        share = torch.full_like(wanted[..., :1], self._settings.hard)
-        wanted.scatter_add_(-1, best.unsqueeze(-1), share)
-        return wanted, best
+        return wanted.scatter_add_(-1, best, torch.full_like(wanted[..., :1], self._settings.hard))
 
     def _judge_now(self) -> None:
-        """Judge on held-out greedy answers and keep the weights where they are the best so far."""
+        """Judge on greedy answers not trained on and keep the weights where they are the best so far."""
         found = held_out(self.draft, self._judge, self.places)
         self._last_held_out = found["all"]
         if found["all"] > self.best:
@@ -267,7 +272,7 @@ def held_out(draft: Learner, lessons: Lessons, places: torch.Tensor) -> dict[str
         for number, logits in enumerate(draft.steps(batch, JUDGE_DEPTH)):
             hit = logits.argmax(-1) == said
             chain = hit if chain is None else functional.pad(chain[:, :-1], (1, 0)) & hit
-            first = max(0, item.entry.prompt - 1) + number
+            first = max(0, item.entry.prompt - 1) - batch.start + number
             total += float(chain[:, first:].float().mean()) if chain.shape[1] > first else 0.0
         emitted.setdefault(item.entry.task, []).append(total)
     means = {task: sum(found) / len(found) for task, found in sorted(emitted.items())}

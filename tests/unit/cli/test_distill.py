@@ -24,12 +24,21 @@ def row(number: int, task: str = "code", family: str = "") -> dict[str, object]:
 
 def test_families_are_held_out_whole(tmp_path: Path) -> None:
     rows = [row(number, family=f"family-{number // 5}") for number in range(400)]
-    prompts = PromptReader(share=0.2, documents=None).read(write(tmp_path / "p.jsonl", rows))
+    path = write(tmp_path / "p.jsonl", rows)
+    prompts = PromptReader(share=0.2, documents=None).read(path)
     splits = {f"family-{number // 5}": {prompts[number].split} for number in range(400)}
     for number, prompt in enumerate(prompts):
         splits[f"family-{number // 5}"].add(prompt.split)
     assert all(len(found) == 1 for found in splits.values())
-    assert 30 < Counter(prompt.split for prompt in prompts)["held-out"] < 140
+    counts = Counter(prompt.split for prompt in prompts)
+    assert 30 < counts["held-out"] < 140
+    assert 30 < counts["choose"] < 140
+    judged = PromptReader(share=0.2, documents=None)
+    judged.read(write(tmp_path / "q.jsonl", [row(1, "math")]), held_out=True)
+    assert Counter(prompt.split for prompt in judged.read(path)) == {
+        "choose": counts["choose"],
+        "train": 400 - counts["choose"],
+    }
 
 
 def test_tasks_take_turns(tmp_path: Path) -> None:
@@ -80,6 +89,7 @@ def test_lines_that_are_no_prompts_are_named(tmp_path: Path) -> None:
         (["generate", "--work", "W"], "expected at least one prompt"),
         (["train", "--work", "W", "--out", "O", "--kind", "tree"], "'tree' is not one of"),
         (["train", "--work", "W", "--out", "O", "--threads", "-2"], "threads: expected 0"),
+        (["train", "--work", "W", "--out", "O", "--begin-with", "no.st"], "--begin-with: no.st: No such file"),
         (["evaluate", "--work", "W", "--head", "h", "--draft-model", "d"], "--head: expected no --draft-model"),
         (["export", "p.jsonl"], "is a file"),
     ],

@@ -12,21 +12,36 @@ import torch
 from msgspec.structs import replace as replace_entry
 from safetensors.torch import save_file
 
-from engine.distill import standalone
+from engine.distill import acceptance, standalone
 from engine.distill.acceptance import DraftJudge, HeadJudge, ngram_chances
 from engine.distill.corpus import Corpus, Text
 from engine.distill.generate import Generator, Wish, recipe_of
 from engine.distill.head import FeatureHead
+from engine.distill.learners import make_head
+from engine.distill.lessons import Lessons
 from engine.distill.rounds import Chances, figures, gain_of, hybrid, walk
 from engine.distill.train import Progress, Settings, Trainer
 from engine.errors import DistillError
 from engine.models import LoadedModel
+from engine.sequence import StepOutput
+from engine.spec_decode.eagle import FLOOR
 from engine.spec_decode.head_file import read_head
 from engine.spec_decode.ngram import MIN_N
 from tests.fixtures.core import generate, make_core, prompts, random_model, request, run
 from tests.fixtures.heads import features_of
 
-SETTINGS = Settings(kind="eagle", layers=1, epochs=2, batch_tokens=160, lr=1e-3, unroll=2, vocab=200, hard=0.5, seed=3)
+SETTINGS = Settings(
+    kind="eagle",
+    layers=1,
+    epochs=2,
+    batch_tokens=160,
+    lr=1e-3,
+    unroll=2,
+    vocab=200,
+    hard=0.5,
+    seed=3,
+    begin_with=None,
+)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +52,7 @@ def target() -> LoadedModel:
 def wishes() -> list[Wish]:
     texts = prompts(14, seed=3)
     return [
-        Wish(f"p{at}", 0, "code" if at % 2 else "chat", "held-out" if at < 4 else "train", 0.0 if at % 3 else 0.8, text)
+        Wish(f"p{at}", 0, "code" if at % 2 else "chat", "choose" if at < 4 else "train", 0.0 if at % 3 else 0.8, text)
         for at, text in enumerate(texts)
     ]
 
@@ -79,13 +94,41 @@ def test_generation_goes_on_where_it_ended(corpus: Corpus, target: LoadedModel) 
         Corpus(corpus.shards()[0].parent.parent, recipe_of(target, max_tokens=20, seed=2))
 
 
+def test_what_is_finished_is_kept_where_generation_stops(corpus: Corpus, target: LoadedModel, tmp_path: Path) -> None:
+    cut = Corpus(tmp_path, corpus.recipe)
+    generator = Generator(target, cut, batch=4)
+    step, steps = generator._core.step, iter(range(60))
+
+    def stop_at_last() -> list[StepOutput]:
+        if next(steps, None) is None:
+            raise KeyboardInterrupt
+        return step()
+
+    generator._core.step = stop_at_last  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        generator.run(wishes(), lambda *_: None)
+    assert 0 < len(cut.entries()) < len(wishes())
+    Generator(target, cut, batch=4).run(wishes(), lambda *_: None)
+    whole = {text.entry.id: text.tokens.tolist() for text in texts_of(corpus)}
+    assert {text.entry.id: text.tokens.tolist() for text in texts_of(cut)} == whole
+
+
 def train(target: LoadedModel, corpus: Corpus, out: Path, *, pieces: bool) -> tuple[Trainer, list[Progress]]:
     out.mkdir()
     seen: list[Progress] = []
+
+    def tell(progress: Progress) -> None:
+        seen.append(progress)
+        if pieces and progress.step < progress.steps:
+            raise KeyboardInterrupt
+
     while True:
         trainer = Trainer(target, [corpus], out, SETTINGS)
-        if trainer.run(seen.append, judge_every=3, limit_s=0.0 if pieces else 1e9):
+        try:
+            trainer.run(tell, judge_every=3)
             return trainer, seen
+        except KeyboardInterrupt:
+            trainer.save()
 
 
 def test_an_interrupted_training_ends_as_an_uninterrupted_one(
@@ -102,13 +145,53 @@ def test_an_interrupted_training_ends_as_an_uninterrupted_one(
         Trainer(target, [corpus], tmp_path / "whole", replace(SETTINGS, lr=1e-4))
 
 
+def test_limited_training_goes_on(corpus: Corpus, target: LoadedModel, tmp_path: Path) -> None:
+    trainer = Trainer(target, [corpus], tmp_path, SETTINGS)
+    assert not trainer.run(lambda _: None, judge_every=100, limit_s=1e-9)
+    assert trainer._optimizer.param_groups[0]["lr"] < 0.06 * SETTINGS.lr  # time was up: the rate has fallen
+    assert Trainer(target, [corpus], tmp_path, SETTINGS).run(lambda _: None, judge_every=100)
+    with pytest.raises(DistillError, match="another run"):
+        Trainer(target, [corpus], tmp_path, replace(SETTINGS, begin_with="0" * 64))
+
+
+def test_later_steps_are_learnt_where_earlier_drafts_were_right(corpus: Corpus, target: LoadedModel) -> None:
+    """The training pass says at its places what the pass over all positions says there."""
+    lessons = Lessons([corpus], "train")
+    vocab = lessons.vocabulary(200, target)
+    places = torch.full((target.vocab_size,), -1)
+    places[vocab] = torch.arange(len(vocab))
+    head = make_head(target, lessons, corpus.recipe.taps, vocab, fit=True, seed=0)
+    batch = next(lessons.batches(400, places, rng=random.Random(0)).after(0))
+    said = batch.said.flatten()
+    with torch.inference_mode():
+        everywhere = [logits.flatten(0, 1) for logits in head.steps(batch, 3)]
+        chained = list(head.chained(batch, 3))
+    assert torch.equal(chained[0][1], ((batch.weight > 0) & (batch.said >= 0)).flatten().nonzero().squeeze(-1))
+    assert len(chained[1][1])
+    for step, (logits, at) in enumerate(chained):
+        torch.testing.assert_close(logits, everywhere[step][at], rtol=1e-4, atol=1e-4)
+        for before in range(step):
+            earlier = at - step + before
+            assert torch.equal(everywhere[before][earlier].argmax(-1), said[earlier])
+
+
+def clear(judge: HeadJudge, text: Text) -> bool:
+    """Whether no draft is so near the floor that rounding decides about it."""
+    found = []
+    for floor in (FLOOR - 0.003, FLOOR + 0.003):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(acceptance, "FLOOR", floor)
+            found.append(judge.chances(text).accept)
+    return found[0] == found[1]
+
+
 def test_judged_rounds_are_the_engines_own(corpus: Corpus, target: LoadedModel, tmp_path: Path) -> None:
     """Greedy held-out answers, decoded anew by the engine: the same rounds, accepted tokens and empty steps."""
     trainer, _ = train(target, corpus, tmp_path / "run", pieces=False)
     trainer.draft.write(tmp_path / "eagle.safetensors")
     head = FeatureHead.of_file(read_head(tmp_path / "eagle.safetensors"), target)
     judge = HeadJudge(head, target, 4)
-    greedy = cut_off(corpus)
+    greedy = [text for text in cut_off(corpus) if clear(judge, text)]
     assert len(greedy) > 3
     chances = [judge.chances(text) for text in greedy]
     lookups = [ngram_chances(text, 4, MIN_N) for text in greedy]
@@ -180,7 +263,7 @@ def test_what_cannot_be_used_is_named(tmp_path: Path, target: LoadedModel, corpu
     with pytest.raises(DistillError, match="no train texts yet"):
         Trainer(target, [empty], tmp_path, SETTINGS)
     empty.add([replace(text, entry=replace_entry(text.entry, temperature=0.8)) for text in texts_of(corpus)])
-    with pytest.raises(DistillError, match="no greedy held-out answers"):
+    with pytest.raises(DistillError, match="no greedy answers to choose"):
         Trainer(target, [empty], tmp_path, SETTINGS)
     save_file({"a": torch.ones(1)}, tmp_path / "x.safetensors")
     with pytest.raises(DistillError, match="not a standalone draft"):

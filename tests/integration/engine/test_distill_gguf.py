@@ -1,0 +1,53 @@
+"""A draft for llama.cpp: what `distill export --gguf` writes says there what the exported folder says in torch."""
+
+from __future__ import annotations
+
+import json
+import math
+import urllib.request
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from transformers import AutoModelForCausalLM
+
+from cli.main import main
+from engine.config import DEFAULT_MODEL, EngineConfig
+from engine.distill.standalone import StandaloneDraft
+from engine.models.load import load_model
+from tests.fixtures.llamacpp import GGUF, llama_server
+
+pytestmark = pytest.mark.model
+
+
+def test_llamacpp_says_what_torch_says(tmp_path: Path) -> None:
+    """An untrained draft: its layers are the target's first two."""
+    target = load_model(DEFAULT_MODEL, EngineConfig(dtype="float32"))
+    StandaloneDraft(target, 2, torch.arange(100)).write(tmp_path / "draft.safetensors")
+    folder = tmp_path / "model"
+    arguments = ["distill", "export", str(folder), "--draft", str(tmp_path / "draft.safetensors"), "--dtype", "float32"]
+    result = CliRunner().invoke(main, [*arguments, "--gguf", str(GGUF)])
+    assert result.exit_code == 0, result.output
+    draft = AutoModelForCausalLM.from_pretrained(folder).eval()
+    prompt = target.tokenizer.encode("The capital of France is Paris, and the capital of")
+    with torch.inference_mode():
+        want = torch.log_softmax(draft(torch.tensor([prompt])).logits[0, -1], dim=-1)
+    with llama_server(folder / "draft.gguf") as (url, _):
+        body = {"prompt": prompt, "n_predict": 1, "temperature": 0, "n_probs": 10}
+        asked = urllib.request.Request(f"{url}/completion", json.dumps(body).encode())
+        found = json.loads(urllib.request.urlopen(asked, timeout=60).read())["completion_probabilities"][0]
+    best = [int(token) for token in want.topk(10).indices]
+    assert found["top_logprobs"][0]["id"] == best[0]
+    for row in found["top_logprobs"]:
+        assert math.isclose(row["logprob"], float(want[row["id"]]), abs_tol=0.15)
+
+
+def test_another_models_gguf_is_refused(tmp_path: Path) -> None:
+    target = load_model(DEFAULT_MODEL, EngineConfig(dtype="float32"))
+    StandaloneDraft(target, 1, torch.arange(100)).write(tmp_path / "draft.safetensors")
+    (tmp_path / "no.gguf").write_bytes(b"GGUF")
+    arguments = ["distill", "export", str(tmp_path / "m"), "--draft", str(tmp_path / "draft.safetensors")]
+    result = CliRunner().invoke(main, [*arguments, "--gguf", str(tmp_path / "no.gguf")])
+    assert result.exit_code == 1
+    assert "no.gguf: expected the target's GGUF" in result.output
