@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -59,6 +60,8 @@ class MeasuredBackend(GenericBackend):
     waiting_metric = ""
     kv_metrics: tuple[str, ...] = ()
     """Names under which versions of the server tell which share of its cache is in use."""
+    preemptions = ""
+    """Total of sequences that lost their place in the cache to others."""
     start_header = ""
     """Header of that page that is another one for each process, where the page itself names no start."""
 
@@ -100,6 +103,8 @@ class MeasuredBackend(GenericBackend):
         self.running_seen = max(0, int(samples.get(self.running_metric, 0)) - ours)
         self.waiting = int(samples.get(self.waiting_metric, 0))
         self.kv_used = next((samples[name] for name in self.kv_metrics if name in samples), None)
+        if samples.get(self.preemptions, 0.0) > self._totals.get(self.preemptions, math.inf):
+            self.kv_used = 1.0  # it has just had no room, whatever is free at this moment
 
     async def _meet(self, told: str, samples: Mapping[str, float], *, fell: bool) -> None:
         """Learn what a process is that may be a new one; where nothing names its start, totals that fell tell of it."""

@@ -20,6 +20,7 @@ class VllmBackend(MeasuredBackend):
     running_metric = "vllm:num_requests_running"
     waiting_metric = "vllm:num_requests_waiting"
     kv_metrics = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+    preemptions = "vllm:num_preemptions_total"
     stripped = ("cache_salt",)
 
     def __init__(self, target: Target) -> None:

@@ -83,6 +83,18 @@ async def test_load_is_read_where_the_server_tells_it(adapter: type[MeasuredBack
             assert backend.epoch == epoch_of((backend.kind, "m", "0.9.1", ""), "1700000000")
 
 
+async def test_a_vllm_that_preempts_counts_as_full() -> None:
+    page = "vllm:kv_cache_usage_perc 0.7\nvllm:num_preemptions_total {}\n"
+    engine = Engine(page.format(40))
+    async with watched(VllmBackend, engine) as (backend, look):
+        seen = []
+        for total in (40, 40, 43, 43):
+            engine.page = page.format(total)
+            await look()
+            seen.append(backend.kv_used)
+        assert seen == [0.7, 0.7, 1.0, 0.7]
+
+
 async def test_sglang_tells_its_start_by_its_seed_once_its_totals_fall() -> None:
     info = {"version": "0.5.23", "speculative_algorithm": "EAGLE3", "speculative_draft_model_path": "d"}
     engine = Engine("sglang:generation_tokens_total 70\n", {"/get_server_info": {**info, "random_seed": 11}})
