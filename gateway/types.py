@@ -165,6 +165,8 @@ class BackendState(msgspec.Struct, frozen=True):
     """Version of the engine behind it, where it says."""
     draft: str = ""
     """The draft model it has loaded, where it says."""
+    images: bool | None = None
+    """Whether it sees images; None: it does not say."""
 
 
 class Decision(msgspec.Struct):

@@ -49,6 +49,7 @@ class HttpBackend:
         self.draft_watch = DraftWatch()
         self.max_model_len: int | None = None
         self.has_tool_template: bool | None = None
+        self.images: bool | None = None
         self.healthy = False
         self.detail = "not reached yet"
         self.in_flight = 0
@@ -97,6 +98,7 @@ class HttpBackend:
             detail=self.detail or self.draft_watch.fault(wanted=any(arm.k for arm in self.arms)),
             version=self.version,
             draft=self.draft,
+            images=self.images,
         )
 
     @property

@@ -32,6 +32,8 @@ class LlamaCppBackend(MeasuredBackend):
         del samples
         props, slots = await self.document("/props"), await self.document("/slots")
         self.version = text(props, "build_info")
+        modalities = props.get("modalities") if isinstance(props, dict) else None
+        self.images = modalities.get("vision") is True if isinstance(modalities, dict) else None
         told = [slot["speculative"] for slot in slots or () if isinstance(slot, dict) and "speculative" in slot]
         self.draft_watch.speculates = any(told) if told else None
         return text(props, "media_marker")

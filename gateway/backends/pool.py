@@ -150,10 +150,13 @@ class ReplicaPool:
     def _compare(self, sent: Sent, upstream: HttpUpstream, payload: dict[str, Any], spec: Spec | None) -> None:
         """Compare an answer with those of the other replicas."""
         answer = sent.answered(upstream.took(), payload, spec, streamed=upstream.streamed)
-        for worse, what in self._comparison.see(answer) if answer else ():
+        found = self._comparison.see(answer) if answer else []
+        if self._replicas[sent.replica].draft_watch.dead:
+            found.append((sent.replica, "for a dead draft"))
+        for worse, what in found:
             replica = self._replicas[worse]
             if self._ejector.lags(replica):
-                self._left_out(replica, what, "compared by pairs of answers")
+                self._left_out(replica, what, "by its answers")
                 self._comparison.forget(worse)
 
     def _in_order(self, place: str, arm: Arm) -> list[HttpBackend]:

@@ -64,6 +64,8 @@ async def survey(backend: Backend, url: str, kind: str, patience_s: float) -> Se
     found.reachable, found.detail = state.healthy, state.detail
     if not isinstance(backend, HttpBackend) or not state.healthy:
         return found
+    if state.images is not None:
+        found.measured.append(f"images: {'seen' if state.images else 'not seen, requests with some go elsewhere'}")
     found.model, found.window, found.draft = state.model, state.max_model_len, state.draft
     found.arms = [str(arm) for arm in state.arms]
     await _identify(backend, found)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from gateway.bands import context_band, load_band, temperature_band
 from gateway.errors import InvalidRequest, NotFound, Unavailable
+from gateway.policy.facts import has_images
 from gateway.policy.schema import Rule
 from gateway.routing.estimates import PLAIN_KEY, ArmKey, Estimate
 from gateway.routing.guard import TRIAL_SHARE
@@ -92,6 +93,8 @@ def _refuse(ask: Ask, vetoes: Sequence[str]) -> None:
         )
     if states and request.body.get("tools") and all(state.has_tool_template is False for state in states):
         raise InvalidRequest("tools: this model has no tool template", param="tools", code="unsupported_parameter")
+    if states and all(state.images is False for state in states) and has_images(request.body.get("messages")):
+        raise InvalidRequest("messages: this model sees no images", param="messages", code="unsupported_parameter")
     why = "; ".join(vetoes[:4]) or "; ".join(f"{s.name}: {s.detail or 'no arm allowed'}" for s in backends.values())
     raise Unavailable(f"no arm can answer: {why or 'no backend'}", headers={"retry-after": "1"})
 

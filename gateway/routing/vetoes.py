@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.policy.facts import has_images
 from gateway.types import Arm, BackendState, GenerateRequest
 
 PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
@@ -34,6 +35,8 @@ def veto(arm: Arm, state: BackendState, request: GenerateRequest, prompt_tokens:
         return f"window of {state.max_model_len} tokens"
     if request.body.get("tools") and state.has_tool_template is False:
         return "no tool template"
+    if state.images is False and has_images(request.body.get("messages")):
+        return "sees no images"
     if arm.k > 0 and not _INEXACT_SETS.get(state.kind, _INEXACT_SETS["openai"]).isdisjoint(request.body):
         for name in INEXACT.get(state.kind, INEXACT["openai"]):
             if asked_for(request.body, name):

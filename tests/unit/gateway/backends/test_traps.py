@@ -14,10 +14,12 @@ from gateway.backends.llamacpp import LlamaCppBackend
 from gateway.backends.prometheus import read_metrics
 from gateway.backends.sglang import SglangBackend
 from gateway.backends.vllm import VllmBackend
-from gateway.routing import observe
+from gateway.errors import InvalidRequest
+from gateway.routing import build_snapshot, observe
 from gateway.routing.vetoes import veto
 from gateway.types import Arm, Decision, Spec
-from tests.unit.gateway.routing.build import backend, record, request
+from tests.unit.gateway.routing.build import NOW, backend, record, request
+from tests.unit.gateway.routing.test_decide import ask
 
 FAST = Arm("pool", "eagle", 4)
 Kind = TypeVar("Kind", bound=HttpBackend)
@@ -104,3 +106,13 @@ def test_statistics_without_a_histogram_reach_the_change_detector() -> None:
     spec = Spec(rounds=16, drafted=64, accepted=4, histogram=[], undrafted=3, estimated=True)
     ((_, counters),) = observe(record(FAST, [2] * 4 + [1] * 15, [4] * 16 + [0] * 3, spec=spec))
     assert (counters["rnd"], counters["und"], counters["sn"], counters["s"]) == (16, 3, 1, 500)
+
+
+def test_images_never_go_to_a_server_that_says_it_sees_none() -> None:
+    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    asked = request(body={"model": "m", "messages": [{"role": "user", "content": [part]}]})
+    for sees, why in ((False, "sees no images"), (True, None), (None, None)):
+        assert veto(Arm("pool"), backend("pool", images=sees), asked, 10) == why
+    assert veto(Arm("pool"), backend("pool", images=False), request(), 10) is None
+    with pytest.raises(InvalidRequest, match="sees no images"):
+        ask(build_snapshot([], {}, now=NOW), request=asked, backends={"pool": backend("pool", images=False)})
