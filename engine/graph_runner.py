@@ -79,9 +79,11 @@ class StaticPass:
         self._size = self._slots * self._count
         device = runner.kv_shape.device
         on_gpu = device.type == "cuda"
-        self._host = torch.zeros((4, self._size), dtype=torch.long, pin_memory=on_gpu)
-        self._inputs = torch.zeros((4, self._size), dtype=torch.long, device=device)
-        """Token ids, positions, slots to store into, and tokens whose logits are wanted."""
+        self._host = torch.zeros((5, self._size), dtype=torch.long, pin_memory=on_gpu)
+        self._inputs = torch.zeros((5, self._size), dtype=torch.long, device=device)
+        """Token ids, positions, slots to store into, tokens whose logits are wanted, and the rows' tokens in order."""
+        self._copied = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+        """Reached once the device has read `_host`, which must not change before."""
         self._columns = torch.arange(self._length, device=device)
         self._heads = torch.arange(runner.kv_shape.heads, device=device)
         self._halves = torch.arange(2, device=device).view(2, 1, 1)
@@ -90,8 +92,12 @@ class StaticPass:
 
     def run(self, rows: Sequence[RowInput]) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return the wanted logits and the tapped features of the rows' tokens, in the rows' order."""
-        tokens, wanted = self._fill(rows)
+        if self._copied is not None:
+            self._copied.synchronize()
+        wanted, tokens = self._fill(rows)
         self._inputs.copy_(self._host, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
         if self._graph is None:
             self._compute()
         else:
@@ -101,10 +107,13 @@ class StaticPass:
         logits = self._logits[self._inputs[3, :wanted]]
         if self._features is None:
             return logits, None
-        return logits, self._features[torch.tensor(tokens, device=self._features.device)]
+        return logits, self._features[self._inputs[4, :tokens]]
 
-    def _fill(self, rows: Sequence[RowInput]) -> tuple[list[int], int]:
-        """Lay the inputs out; queries of no row look at position 0 of their slot and store into the scrap slot."""
+    def _fill(self, rows: Sequence[RowInput]) -> tuple[int, int]:
+        """Lay the inputs out and return the numbers of wanted tokens and of tokens.
+
+        Queries of no row look at position 0 of their slot and store into the scrap slot.
+        """
         tokens: list[int] = []
         wanted: list[int] = []
         host = self._host
@@ -118,7 +127,8 @@ class StaticPass:
             tokens.extend(range(start, start + count))
             wanted.extend(range(start + count - row.num_logits, start + count))
         host[3, : len(wanted)] = torch.tensor(wanted, dtype=torch.long)
-        return tokens, len(wanted)
+        host[4, : len(tokens)] = torch.tensor(tokens, dtype=torch.long)
+        return len(wanted), len(tokens)
 
     def _capture(self, graph: torch.cuda.CUDAGraph) -> None:
         """Run once so that libraries set themselves up, then record."""
@@ -132,7 +142,7 @@ class StaticPass:
         self._captured = True
 
     def _compute(self) -> None:
-        ids, positions, slots, _ = self._inputs
+        ids, positions, slots = self._inputs[:3]
         _, all_slots, heads, capacity, _ = self._store.layers[0].shape
         place = (self._halves * all_slots + slots.view(1, -1, 1)) * heads + self._heads
         self._written = (place * capacity + positions.view(1, -1, 1)).flatten()

@@ -47,6 +47,43 @@ def test_static_passes_are_the_lean_runners(shape: str) -> None:
         torch.testing.assert_close(outs[0][1], outs[1][1], atol=2e-4, rtol=1e-4)
 
 
+def test_inputs_are_not_refilled_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where the copy of the last pass may still be pending: wait, fill, copy, mark."""
+    happened: list[str] = []
+
+    class Copied:
+        def synchronize(self) -> None:
+            happened.append("wait")
+
+        def record(self) -> None:
+            happened.append("mark")
+
+    init, fill, compute = StaticPass.__init__, StaticPass._fill, StaticPass._compute
+
+    def marked(self: StaticPass, *args: Any) -> None:
+        init(self, *args)
+        self._copied = Copied()  # type: ignore[assignment]
+
+    def filled(self: StaticPass, rows: Any) -> tuple[int, int]:
+        happened.append("fill")
+        return fill(self, rows)
+
+    def computed(self: StaticPass) -> None:
+        assert torch.equal(self._inputs, self._host), "what was filled in is what is computed with"
+        happened.append("compute")
+        compute(self)
+
+    monkeypatch.setattr(StaticPass, "__init__", marked)
+    monkeypatch.setattr(StaticPass, "_fill", filled)
+    monkeypatch.setattr(StaticPass, "_compute", computed)
+    runner = make_runner(random_model("llama"), static=True)
+    row = KVPool(runner.kv_shape, 16 * BLOCK, together=2).allocate(BLOCK)
+    assert row is not None
+    for token in (5, 6):
+        runner.forward([RowInput(row, [token], 1)])
+    assert happened == ["wait", "fill", "mark", "compute"] * 2
+
+
 def test_shapes_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[int, int, int]] = []
     init = StaticPass.__init__
