@@ -20,8 +20,8 @@ from gateway.routing.snapshot import Snapshot
 from gateway.routing.weigh import Weighed, weigh
 from gateway.types import PLAIN, Arm, BackendState, Classification, Decision, GenerateRequest
 
-EAGER_PROBE = 16
-"""Plain steps between probes in flight where the request itself is a probe."""
+EAGER_PROBE = 1
+"""Plain steps before the first probe in flight where the request itself is a probe: its output may be short."""
 
 
 def decide(
@@ -151,8 +151,8 @@ def _speculation(choice: Choice, options: list[Option]) -> Speculation | None:
     pairs = [(k, round(x, 4)) for k, x in sorted(flight.costs.items()) if k in allowed] if flight else []
     if flight is None or not pairs:
         return Speculation(arm.method, arm.k)
-    prior = flight.prior[: arm.k]
-    eager = choice.state == "probe" and choice.preferred is not chosen
+    prior = flight.told[: arm.k]
+    eager = choice.state == "probe" and choice.propensity < 1.0
     probe = EAGER_PROBE if eager else flight.probe
     after_full, after_other = list(flight.streaks.after_full), list(flight.streaks.after_other)
     return Speculation(arm.method, arm.k, Adaptive(pairs, prior, flight.strength, probe, after_full, after_other))

@@ -26,6 +26,8 @@ class Flight:
     method: str = ""
     prior: list[float] = field(default_factory=list)
     """Acceptance by draft position, given that all before held."""
+    told: list[float] = field(default_factory=list)
+    """The same as requests take it along: hopeful at the first position as long as little is known."""
     strength: float = 32.0
     """What the prior weighs, in trials: small where requests of the task differ much."""
     streaks: Streaks = field(default_factory=Streaks)
@@ -39,6 +41,8 @@ class Flight:
     """Expected gain a_k / x_k at the prior, by draft length."""
     best_gains: dict[int, float] = field(default_factory=dict)
     """The same for a request that is as good as one in twenty is, with what is unsure of the prior counted in."""
+    mean_gains: dict[int, float] = field(default_factory=dict)
+    """The same for the task's mean where it is as high as it may be with what is known."""
     tried: float = 0.0
     """Requests that took an arm of this method, rounds or none (discounted)."""
     trials: float = 0.0
@@ -53,6 +57,11 @@ class Flight:
     sure: bool = False
     """Whether there is enough to call a clear loss by."""
 
+    def off(self, lengths: Iterable[int], *, at_most: bool = False) -> bool:
+        """Return whether the task's mean does not gain; `at_most`: not even where it is as high as it may be."""
+        gains = self.mean_gains if at_most else self.gains
+        return max((gains[k] for k in lengths if k in gains), default=0.0) <= 1.0
+
     def pays(self, lengths: Iterable[int]) -> bool:
         """Return whether requests should go out under control with these draft lengths.
 
@@ -60,7 +69,7 @@ class Flight:
         pay, or not even the best requests would gain.
         """
         known = [k for k in lengths if k in self.gains]
-        if max((self.gains[k] for k in known), default=0.0) > 1.0:
+        if not self.off(known):
             return True
         lost = self.sure and max((self.best_gains[k] for k in known), default=0.0) <= 1.0
         return not (self.closed or lost)
@@ -76,7 +85,7 @@ def flight_at(pile: Pile | None, parent: Pile | None, lengths: Sequence[int], me
             pile.memo["flight"] = base
     flight = copy(base)
     flight.method = method
-    flight.costs, flight.ratios, flight.gains, flight.best_gains = {}, {}, {}, {}
+    flight.costs, flight.ratios, flight.gains, flight.best_gains, flight.mean_gains = {}, {}, {}, {}, {}
     _expect(flight, lengths, method, setting)
     return flight
 
@@ -99,6 +108,10 @@ def flight_of(pile: Pile | None, parent: Pile | None, longest: int, tuning: Tuni
         flight.tried, flight.trials = pile.requests, float(total[pile.layout.index["bt"]])
         flight.strength = _strength(total, pile.layout, tuning)
         _account(flight, total, pile.layout, tuning)
+    flight.told = [
+        round(_raised(p, _odds_above(flight, tuning.optimism, between=0.0)), 4) if not position else p
+        for position, p in enumerate(flight.prior)
+    ]
     flight.sure = round(flight.tried) >= tuning.loss_requests and flight.trials >= tuning.loss_trials
     if flight.requests >= tuning.flight_requests and flight.account_upper <= 0:
         flight.probe = tuning.flight_rest
@@ -150,30 +163,36 @@ def _account(flight: Flight, total: Vector, layout: Layout, tuning: Tuning) -> N
 
 
 def _expect(flight: Flight, lengths: Sequence[int], method: str, setting: Setting) -> None:
-    """Fill in costs and expected gains, at the prior and for the best requests."""
-    odds = _best_odds(flight, setting.tuning.loss_z)
-    alive = emitted = best_alive = best_emitted = 1.0
+    """Fill in costs and expected gains: at the prior, for the best requests and for the best that the mean may be."""
+    z = setting.tuning.loss_z
+    levels = (1.0, _odds_above(flight, z, between=0.0), _odds_above(flight, z, between=1.0))
+    emitted = [1.0, 1.0, 1.0]
+    alive = [1.0, 1.0, 1.0]
     for position, p in enumerate(flight.prior, start=1):
-        alive *= p
-        emitted += alive
-        best_alive *= odds * p / (1 - p + odds * p)
-        best_emitted += best_alive
+        for i, odds in enumerate(levels):
+            alive[i] *= _raised(p, odds)
+            emitted[i] += alive[i]
         ratios = setting.ratios(method, position) if position in lengths else None
         if ratios is not None:
             cost = 1 + sum(ratios)
             flight.costs[position], flight.ratios[position] = cost, ratios
-            flight.gains[position] = emitted / cost
-            flight.best_gains[position] = best_emitted / cost
+            flight.gains[position] = emitted[0] / cost
+            flight.mean_gains[position] = emitted[1] / cost
+            flight.best_gains[position] = emitted[2] / cost
 
 
-def _best_odds(flight: Flight, z: float) -> float:
-    """Return the odds multiplier of a request `z` standard deviations above the prior.
+def _raised(p: float, odds: float) -> float:
+    return odds * p / (1 - p + odds * p)
+
+
+def _odds_above(flight: Flight, z: float, between: float) -> float:
+    """Return the odds multiplier of a task's mean (`between` 0) or request (1) `z` standard deviations above the prior.
 
     Requests scatter as a beta-binomial of the prior's strength; the prior itself is unsure by its requests and trials.
     """
     if not flight.prior:
         return 1.0
     p = flight.prior[0]
-    between = (1 + 1 / max(1.0, flight.requests)) / (flight.strength + 1)
-    high = min(0.995, p + z * math.sqrt(p * (1 - p) * (between + 1 / max(1.0, flight.trials))))
+    scatter = (between + 1 / max(1.0, flight.requests)) / (flight.strength + 1)
+    high = min(0.995, p + z * math.sqrt(p * (1 - p) * (scatter + 1 / max(1.0, flight.trials))))
     return high / (1 - high) * (1 - p) / p

@@ -18,6 +18,9 @@ PRIOR_TERMS = 2.0
 """Terms of an odds ratio of 1 that are assumed beforehand, on either side; other tasks come in with as much."""
 POWER = 0.8
 """What is believed of an odds ratio: it is measured on the rounds that were tried, and stretches end."""
+LEAST_ROUNDS = 8
+"""Rounds of a request before it is counted: in short sequences a hit is followed by fewer hits, whatever the truth
+(J. B. Miller, A. Sanjurjo, Econometrica 86, 2018)."""
 PARTS = ("0", "1")
 """The first draft position, and the later ones together."""
 
@@ -31,7 +34,12 @@ class Streaks:
 
 
 def streak_counters(emitted: Sequence[int], drafted: Sequence[int]) -> dict[str, int]:
-    """Return one request's counters: its first round follows none, and what the last one missed was cut by the end."""
+    """Return one request's counters, none where its rounds are few.
+
+    Its first round follows none, and what the last one missed was cut by the end.
+    """
+    if sum(map(bool, drafted)) < LEAST_ROUNDS:
+        return {}
     table = [[[0, 0], [0, 0]], [[0, 0], [0, 0]]]  # [part][after a full round][accepted]
     full: bool | None = None
     last = len(emitted) - 1

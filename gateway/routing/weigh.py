@@ -16,6 +16,7 @@ from gateway.routing.estimates import PLAIN_KEY
 from gateway.routing.flight import Flight
 from gateway.routing.options import Ask, Option, load_of, options_of
 from gateway.routing.shown import Shown, shown_for
+from gateway.routing.tuning import Tuning
 from gateway.types import Arm
 
 _USUAL_MARGIN = BreakEven().margin
@@ -183,13 +184,23 @@ def probes_of(ask: Ask, best: Option, options: list[Option], controlled: Control
     mine = [o for o in options if o.arm.backend == best.arm.backend]
     candidate = controlled.get(best.arm.backend)
     if candidate is not None:
-        off = best.arm.k == 0
-        return (ask.snapshot.tuning.flight_off_share, [candidate]) if off else (0.0, [])
+        return _eager_share(candidate, best, [o.arm.k for o in mine], ask.snapshot.tuning), [candidate]
     both = {option.arm.k > 0 for option in mine} == {True, False}
     pools = any(o.estimate.measured and o.arm.k > 0 and o.arm.backend != best.arm.backend for o in options)
     if both and (best.arm.k > 0 or not pools):
         return best.node.probe_share, [o for o in mine if o.key in best.node.probe_arms]
     return _pool_probes(best, options)
+
+
+def _eager_share(candidate: Option, best: Option, lengths: Sequence[int], tuning: Tuning) -> float:
+    """Return the share of requests that draft soon after they began although their task's mean loses.
+
+    Others draft again after a while, which short outputs do not see: without this share, off would stay off there.
+    """
+    flight = candidate.node.flights[candidate.arm.method]
+    if best.arm.k and not flight.off(lengths):
+        return 0.0
+    return tuning.flight_off_share if flight.off(lengths, at_most=True) else tuning.probe_max
 
 
 def _pool_probes(best: Option, options: list[Option]) -> tuple[float, list[Option]]:

@@ -6,7 +6,7 @@ import random
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.messages import Adaptive, Speculation
@@ -84,6 +84,7 @@ def test_one_long_request_is_far_from_overflow() -> None:
     assert max(counters.values()) * 10**4 < 2**63
 
 
+@settings(deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_merging_does_not_depend_on_the_order(shuffler: random.Random) -> None:
     """Gateways add the same increments in any order and grouping: the snapshot is the same to the last bit of r."""

@@ -26,13 +26,25 @@ def learnt(spec: TaskSpec, requests: int) -> Streaks:
 
 
 def test_counters_by_hand() -> None:
-    """Rounds of 4 accept 4, 2, 0 and, cut by the end, 1: after the full one 2 of 3 held, after the others 1 of 2."""
-    counters = streak_counters([5, 3, 1, 1, 2], [4, 4, 4, 0, 4])
+    """Rounds of 4 accept 4, 2, 0 five times and, cut by the end, 1: one held after the full one, 1 of 6 after others."""
+    counters = streak_counters([5, 3, 1, 1, 1, 1, 1, 1, 2], [4, 4, 4, 0, 4, 4, 4, 4, 4])
     assert {name: value / 64 for name, value in counters.items()} == {
-        "xt0": 3.0, "xf0": 1.0, "xa0": round(64 / 3) / 64, "xb0": 0.0,
+        "xt0": 7.0, "xf0": 1.0, "xa0": round(64 * 5 / 7) / 64, "xb0": 0.0,
         "xt1": 2.0, "xf1": 2.0, "xa1": 0.0, "xb1": 0.0,
     }  # fmt: skip
-    assert streak_counters([3, 1], [4, 0]) == {}, "nothing followed a round"
+    assert streak_counters([3] + [1] * 9, [4] + [0] * 9) == {}, "nothing followed a round"
+
+
+def test_short_requests_say_nothing() -> None:
+    """In a few rounds a hit is followed by fewer hits than there are: independent rounds would look like the opposite."""
+    rng = np.random.default_rng(3)
+    sums: Counter[str] = Counter()
+    for size in (3, 40):
+        for _ in range(2000 // size):
+            emitted = (1 + 4 * (rng.random(size) < 0.5)).tolist()
+            sums.update(streak_counters(emitted, [4] * size))
+    streaks = streaks_of(LAYOUT.vector(sums), None, LAYOUT)
+    np.testing.assert_allclose([streaks.after_full[0], streaks.after_other[0]], 1.0, atol=0.15)
 
 
 def test_stretches_are_found() -> None:
