@@ -1,0 +1,98 @@
+"""Two of llama.cpp's real servers behind one arm: one killed in mid-load, one whose draft proposes only rubbish."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.llamacpp import GGUF, MODEL, dead_draft, llama_server
+from tests.fixtures.pools import ask
+from tests.fixtures.servers import GatewayServer, free_port, get, wait_until
+
+pytestmark = pytest.mark.model
+Start = Callable[..., GatewayServer]
+
+
+@contextmanager
+def two_replicas(start_gateway: Start, arm: str, first: list[str], second: list[str]) -> Iterator[tuple[Any, ...]]:
+    """One arm of two servers; yields the gateway, and URL and process of each."""
+    with llama_server(GGUF, *first) as one, llama_server(GGUF, *second) as two:
+        gateway = start_gateway(
+            f"version: 1\ntasks: default\nbackends:\n"
+            f"  pool: {{kind: llamacpp, urls: ['{one[0]}', '{two[0]}'], model: {MODEL}, arms: {arm}}}\n"
+            "rules:\n  - {name: all, path: auto, probe: 0%, holdout: 0%}\n"
+        )
+        wait_until(lambda: pool(gateway)["healthy"] and "down" not in pool(gateway)["detail"])
+        yield gateway, one, two
+
+
+def pool(gateway: GatewayServer) -> dict[str, Any]:
+    return dict(get(f"{gateway.url}/readyz")[1]["backends"]["pool"])
+
+
+def send(gateway: GatewayServer, number: int, tokens: int = 24, *, stream: bool = True) -> tuple[int, bytes]:
+    status, _, raw = ask(gateway, "", f"{number} is a number. Why?", model=MODEL, max_tokens=tokens, stream=stream)
+    return status, raw
+
+
+def test_a_replica_killed_in_mid_load_fails_only_what_had_begun(start_gateway: Start) -> None:
+    port = str(free_port())
+    with two_replicas(start_gateway, "plain", ["--port", port], []) as (gateway, (_, process), _two):
+        killed = threading.Event()
+
+        def client(number: int) -> tuple[bool, int, bytes]:
+            late = killed.is_set()
+            return (late, *send(gateway, number, stream=number % 4 > 0))
+
+        with ThreadPoolExecutor(8) as clients:
+            answers = [clients.submit(client, number) for number in range(32)]
+            wait_until(lambda: len(gateway.records) >= 6, 60)
+            process.send_signal(signal.SIGKILL)
+            killed.set()
+            done = [answer.result() for answer in answers]
+        assert [status for _, status, _ in done] == [200] * 32
+        broken = [late for late, _, raw in done if b'"error"' in raw]
+        assert not any(broken)  # whatever came after: served, and at once
+        for _, _, raw in done:
+            assert b'"content":"' in raw, raw  # what broke off had begun
+        assert sum(late for late, _, _ in done) >= 8
+        assert "1 of 2 replicas down" in pool(gateway)["detail"]
+        with llama_server(GGUF, "--port", port):
+            wait_until(lambda: pool(gateway)["detail"] == "")
+            assert send(gateway, 99)[0] == 200
+
+
+def until_left_out(gateway: GatewayServer, what: str, url: str) -> None:
+    """Send conversations until a replica is left out, then some that the other one answers."""
+    for number in range(150):
+        assert send(gateway, number, 8, stream=number % 2 > 0)[0] == 200
+        if "left out" in pool(gateway)["detail"]:
+            break
+    assert f"left out {what}: {url}" in pool(gateway)["detail"]
+
+
+def test_a_replica_whose_draft_died_is_left_out(start_gateway: Start, tmp_path: Path) -> None:
+    drafting = ["--draft-length", "4", "--draft"]
+    with two_replicas(
+        start_gateway, "draft_model-k4", [*drafting, str(GGUF)], [*drafting, str(dead_draft(tmp_path))]
+    ) as (gateway, _one, (dying, _)):
+        until_left_out(gateway, "for a dead draft", dying)
+        before = len(gateway.records)
+        for number in range(200, 206):
+            assert send(gateway, number, 8)[0] == 200
+        wait_until(lambda: len(gateway.records) >= before + 6)
+        late = [record.spec for record in gateway.records[-6:]]
+        assert all(spec is not None and spec.accepted for spec in late)  # all from the one that drafts
+
+
+def test_a_slow_replica_is_left_out(start_gateway: Start) -> None:
+    """One of two plain servers drafts in truth, with a draft as large as itself, and takes more than twice the time."""
+    with two_replicas(start_gateway, "plain", [], ["--draft", str(GGUF)]) as (gateway, _, (slow, _two)):
+        until_left_out(gateway, "for being slower than the others", slow)
