@@ -15,7 +15,15 @@ from gateway.backends.ejection import FAILURES
 from gateway.backends.generic import GenericBackend
 from gateway.backends.pool import ReplicaPool
 from gateway.types import Arm, Decision, GenerateRequest, Identity
-from tests.fixtures.servers import GatewayServer, Scripted, completion, request, scripted_upstream, wait_until
+from tests.fixtures.servers import (
+    GatewayServer,
+    Scripted,
+    begin_stream,
+    completion,
+    request,
+    scripted_upstream,
+    wait_until,
+)
 
 Start = Callable[..., GatewayServer]
 
@@ -69,6 +77,27 @@ def test_a_replica_killed_under_load_costs_no_request(upstream: Scripted, start_
     state = pool_state(gateway)
     assert state["healthy"]
     assert "1 of 2 replicas down" in state["detail"]
+
+
+async def dies_after_its_head(request_: web.Request, _: dict[str, Any]) -> web.StreamResponse:
+    response = await begin_stream(request_)
+    assert request_.transport is not None
+    request_.transport.close()
+    return response
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_that_has_not_begun_is_given_by_another_replica(
+    stream: bool, upstream: Scripted, other_upstream: Scripted, start_gateway: Start
+) -> None:
+    other_upstream.handler = dies_after_its_head
+    gateway = start_gateway(policy(upstream.url, other_upstream.url))
+    wait_until(lambda: pool_state(gateway)["detail"] == "")
+    for number in range(30):
+        status, _, raw = request("POST", f"{gateway.url}/v1/chat/completions", chat(f"{number}", stream=stream))
+        assert (status, b'"error"' in raw) == (200, False)
+    assert other_upstream.bodies
+    assert len(upstream.bodies) == 30
 
 
 async def breaks(_: web.Request, __: dict[str, Any]) -> web.Response:
