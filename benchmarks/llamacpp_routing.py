@@ -2,7 +2,7 @@
 
 Run: python -m benchmarks llamacpp_routing. The servers are llama.cpp's own, from the wheel that the tests use, one
 thread each and one request at a time, so that they do not get in each other's way. Figures as `live_routing` has them.
-The two paths differ by a few per cent, which takes some forty requests of each task to tell: it learns for longer.
+The two paths differ by a few per cent, which takes some thirty requests of each task to tell: it learns for longer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cli.embedded_redis import EmbeddedRedis
 from tests.fixtures.llamacpp import GGUF, llama_server
 
 ARM = "spec/ngram-k4"
-LEARNING_S, BUDGET_S = 270.0, 500.0
+LEARNING_S, BUDGET_S = 200.0, 400.0
 """Of routed traffic first, and in all."""
 POLICY = """version: 1
 tasks: default
