@@ -40,7 +40,8 @@ class Sent:
 
     replica: int
     epoch: str
-    conversation: str
+    conversation: int
+    """A hash: no text is kept."""
     arm: Arm
     load: int
     """Band of sequences that ran there with it."""
@@ -77,7 +78,7 @@ class Comparison:
         self._clock = clock
         self._waiting: dict[Hashable, deque[tuple[float, Seen]]] = {}
         self._capital: dict[tuple[int, str], float] = {}
-        self._known: OrderedDict[tuple[int, str], None] = OrderedDict()
+        self._known: OrderedDict[tuple[int, int], None] = OrderedDict()
         self._epochs: dict[int, str] = {}
 
     def see(self, answer: Seen) -> list[tuple[int, str]]:

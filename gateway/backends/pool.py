@@ -110,7 +110,7 @@ class ReplicaPool:
         place = _place_of(request)
         for replica in self._in_order(place, decision.arm):
             load, which = load_band(1 + replica.in_flight + replica.running_seen), self._replicas.index(replica)
-            sent = Sent(which, replica.epoch, place, decision.arm, load)
+            sent = Sent(which, replica.epoch, hash(place), decision.arm, load)
             try:
                 upstream = await self._begun(replica, request, decision)
             except BackendUnreachable as error:

@@ -24,7 +24,7 @@ class Clock:
 def answer(
     comparison: Comparison, replica: int, number: int, *, pace: float, accepted: int, **other: Any
 ) -> list[tuple[int, str]]:
-    sent = Sent(**{"replica": replica, "epoch": "e", "conversation": str(number), "arm": ARM, "load": 1, **other})
+    sent = Sent(**{"replica": replica, "epoch": "e", "conversation": number, "arm": ARM, "load": 1, **other})
     payload = {"usage": {"completion_tokens": 100}}
     spec = Spec(rounds=40, drafted=160, accepted=accepted, histogram=[])
     seen = sent.answered(100 * pace, payload, spec, streamed=True)
@@ -120,4 +120,4 @@ def test_a_new_process_begins_anew() -> None:
 
 @pytest.mark.parametrize("payload", [{}, {"usage": None}, {"usage": {"completion_tokens": 3}}])
 def test_answers_that_tell_too_little(payload: dict[str, Any]) -> None:
-    assert Sent(0, "e", "c", ARM, 1).answered(1.0, payload, None, streamed=False) is None
+    assert Sent(0, "e", 5, ARM, 1).answered(1.0, payload, None, streamed=False) is None
