@@ -34,7 +34,7 @@ from benchmarks._engine_bench import (
 from benchmarks._pairs import PAIRS, compare
 from engine.attention import RowInput
 from engine.core import EngineCore
-from engine.memory import limit_growth
+from engine.memory import set_memory_up
 from engine.messages import Speculation
 from engine.sequence import GenerateRequest, SamplingParams
 
@@ -236,5 +236,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    limit_growth()  # as every engine process does
+    set_memory_up()  # as every engine process does
     main()

@@ -12,7 +12,7 @@ import click
 
 from engine.config import ConfigError, EngineConfig, default_threads
 from engine.errors import EngineError
-from engine.memory import limit_growth
+from engine.memory import set_memory_up
 from engine.models.locate import check_name
 from engine.server.listen import Listen, bind
 
@@ -57,7 +57,7 @@ def main(host: str, port: int, kv_tokens: int | None, **options: Any) -> None:  
         for name in filter(None, (config.model, config.draft_model)):
             check_name(name)
         bound = bind(listen)
-        limit_growth()
+        set_memory_up()
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads starve the gateway beside them
         os.environ.setdefault("OMP_NUM_THREADS", str(config.num_threads))
         run = importlib.import_module("engine.server.run")  # torch, only now that its environment is set

@@ -1,7 +1,10 @@
-"""Keeps a long-running engine at the size it starts with. Called by `engine/__main__.py` before torch is loaded.
+"""Settings of memory that hold for a whole engine process. Called by `engine/__main__.py` before torch is loaded.
 
 Left to itself, oneDNN keeps compiled code for a thousand sizes of products, and glibc keeps freed tensors in its heaps
 once it has seen large ones: on the built-in model that added half a gigabyte within minutes of mixed traffic.
+
+And torch lays weights into pages of 4 KiB unless told otherwise, although every step reads them from end to end: in
+huge pages a step takes about a tenth less time.
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ _PRIMITIVES = "160"
 """Enough for the sizes that `engine.lean_runner.padded` leaves, of five products a model."""
 
 
-def limit_growth() -> None:
-    """Bound oneDNN's cache, unless the environment does, and make glibc return freed memory. Elsewhere a no-op."""
+def set_memory_up() -> None:
+    """Bound oneDNN's cache and ask for huge pages, unless the environment says otherwise; make glibc return memory."""
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", _PRIMITIVES)
     try:
         mallopt = ctypes.CDLL(None).mallopt

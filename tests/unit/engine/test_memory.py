@@ -2,14 +2,19 @@
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from engine.lean_runner import padded
 
+SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 CHURN = """
 import ctypes, os
-from engine.memory import limit_growth
-limit_growth()
+from engine.memory import set_memory_up
+set_memory_up()
 assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "160"
+assert os.environ["THP_MEM_ALLOC_ENABLE"] == "1"
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 libc.malloc.argtypes = [ctypes.c_size_t]
@@ -41,5 +46,24 @@ def test_freed_memory_goes_back_to_the_system() -> None:
 def test_products_meet_few_sizes() -> None:
     sizes = {padded(tokens) for tokens in range(1, 1025)}
     assert len(sizes) <= 30
-    assert all(padded(tokens) == tokens for tokens in range(1, 9))
+    assert [padded(tokens) for tokens in range(1, 9)] == [1, 4, 4, 4, 5, 6, 7, 8]
     assert all(tokens <= padded(tokens) < tokens + 128 for tokens in range(1, 1025))
+
+
+HUGE = """
+import re
+from engine.memory import set_memory_up
+set_memory_up()
+import torch
+kept = torch.ones(16 << 20, dtype=torch.int8)
+with open("/proc/self/smaps") as file:
+    print(sum(int(size) for size in re.findall(r"AnonHugePages: +([0-9]+) kB", file.read())) << 10)
+"""
+
+
+@pytest.mark.skipif(
+    not SETTING.is_file() or "[never]" in SETTING.read_text(), reason="this kernel gives nobody huge pages"
+)
+def test_weights_lie_in_huge_pages() -> None:
+    done = subprocess.run([sys.executable, "-c", HUGE], capture_output=True, text=True, check=True)
+    assert int(done.stdout) >= 8 << 20
