@@ -9,7 +9,8 @@ stretches of one output. q_j = θ·m·o_j/(1 + θ·m·o_j) with o_j = p_j/(1 −
   (does it go on?). Each is estimated as Mantel and Haenszel do for a common odds ratio (J. Natl. Cancer Inst. 22,
   1959), Σ accepted·(1 − q_j) over Σ rejected·q_j, both sums begun with the prior's strength, and takes some of the
   other's sums;
-- m is the task's: what a round that was accepted in full says of the next one, and what any other round does.
+- m is the task's: what a round that was accepted in full says of the next one, what any other round does, and what a
+  step does for which the drafter had nothing.
 Then the best k maximises a_k / x_k, with a_k the tokens that a round is expected to emit and x_k its cost in plain
 steps; nothing is drafted where no k exceeds 1.
 """
@@ -38,7 +39,7 @@ LENT = 0.25
 LATER_STRENGTH = 0.7
 """The prior's strength beyond the first draft position, as a share of that at the first."""
 STALE_AFTER = 4
-"""Steps without a draft after which the last round no longer says anything of the next."""
+"""Steps that were to be without a draft after which the last round says no more of the next than others do."""
 WAIT_GROWTH = 1.8
 """Factor on the plain steps before the next try, for each try in a row of which nothing was accepted."""
 LONGEST_WAIT = 256
@@ -65,6 +66,7 @@ class Controller:
     __slots__ = (
         "_adaptive",
         "_after_full",
+        "_after_gap",
         "_after_other",
         "_best",
         "_hit",
@@ -103,6 +105,7 @@ class Controller:
         self._unknown = self._now = _Chances(prior, 1.0, 1.0)
         self._after_full = _Chances(prior, *_multipliers(adaptive.after_full))
         self._after_other = _Chances(prior, *_multipliers(adaptive.after_other))
+        self._after_gap = _Chances(prior, *_multipliers(adaptive.after_gap))
         later = prior[min(1, k_max - 1)]
         self._spread = (
             max(1e-3, adaptive.strength * prior[0] * (1 - prior[0])),
@@ -172,8 +175,8 @@ class Controller:
         """Drift back to the prior; look again every few steps, as every drafted round does."""
         self._quiet += 1
         self._forget(FORGET_PLAIN, FORGET_PLAIN)
-        if self._quiet == STALE_AFTER:
-            self._now = self._unknown
+        if self._now is not self._after_gap and (self._best or self._quiet == STALE_AFTER):
+            self._now = self._after_gap
             self._choose()
         elif self._best == 0 and self._quiet & 7 == 0:
             self._choose()

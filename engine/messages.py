@@ -29,6 +29,8 @@ class Adaptive(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Factors on the odds of `prior`, at the first position and at the others, after a round accepted in full."""
     after_other: list[float] = msgspec.field(default_factory=list)
     """The same after any other round. Empty: 1."""
+    after_gap: list[float] = msgspec.field(default_factory=list)
+    """The same after steps without a draft. Empty: 1."""
 
 
 class Speculation(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):

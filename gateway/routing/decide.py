@@ -154,5 +154,6 @@ def _speculation(choice: Choice, options: list[Option]) -> Speculation | None:
     prior = flight.told[: arm.k]
     eager = choice.state == "probe" and choice.propensity < 1.0
     probe = EAGER_PROBE if eager else flight.probe
-    after_full, after_other = list(flight.streaks.after_full), list(flight.streaks.after_other)
-    return Speculation(arm.method, arm.k, Adaptive(pairs, prior, flight.strength, probe, after_full, after_other))
+    streaks = flight.streaks
+    after = (list(streaks.after_full), list(streaks.after_other), list(streaks.after_gap))
+    return Speculation(arm.method, arm.k, Adaptive(pairs, prior, flight.strength, probe, *after))

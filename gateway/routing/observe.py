@@ -8,7 +8,8 @@ A cell holds the requests that ran in one arm. Counters (all integers, so that m
   `bt`, `bs`, `btt`, `bst`, `bss`: sums over the first 16 rounds of each request (t rounds, s with a token accepted),
   which tell how much requests differ: both feed the in-flight controller's prior;
 - `xt<p>`, `xf<p>`, `xa<p>`, `xb<p>`: trials at the first (p = 0) and at later draft positions (p = 1), those after a
-  round accepted in full, and the two sums of their odds ratio, all in 1/64 (see `streaks`);
+  round accepted in full, and the two sums of their odds ratio, all in 1/64 (see `streaks`); `xg<p>`, `xc<p>`, `xd<p>`:
+  of the others those after a step without a draft, and the two sums likewise;
 - `fn`, `fg`, `fgg`: requests with probe episodes in flight and the plain steps gained by them, in 1/100;
 - `mn`, `mtok`, `mt`: requests, tokens and time measured in 100 µs, `mtt`, `mxt`, `mxx` their second moments (time²,
   time·tokens, tokens²), `wn`, `wt` requests that found no queue and their time to first token in 100 µs;

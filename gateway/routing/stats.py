@@ -19,7 +19,7 @@ Vector = NDArray[np.float64]
 
 BASE = ("n", "tok", "ct", "rnd", "drf", "acc", "zero", "und", "sn", "s", "ss", "loops", "vn", "t")
 FLIGHT = ("bt", "bs", "btt", "bst", "bss", "fn", "fg", "fgg")
-STREAKS = tuple(f"{kind}{part}" for kind in ("xt", "xf", "xa", "xb") for part in "01")
+STREAKS = tuple(f"{kind}{part}" for kind in ("xt", "xf", "xa", "xb", "xg", "xc", "xd") for part in "01")
 POSITIONS = tuple(f"{kind}{j}" for kind in ("qt", "qs") for j in range(MAX_POSITION))
 PER_LENGTH = ("r", "u", "d", "a", "z")
 _MOST_SHAPES = 4096

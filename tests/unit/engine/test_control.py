@@ -148,3 +148,13 @@ def test_any_input_gives_a_length_on_offer(k_max, pairs, prior, strength, probe,
     for drafted, accepted in events:
         assert controller.next_k(1, 1) in offered
         controller.observe(drafted, accepted)
+
+
+def test_a_step_for_which_the_drafter_had_nothing_changes_the_next_ones() -> None:
+    """Where new matches rarely hold, none is verified right after such a step; without that knowledge it is."""
+    for after_gap, wanted in (([0.1, 1.0], 0), ([], 4)):
+        controller = Controller(4, Adaptive([(4, 1.8)], [0.6] * 4, 32.0, after_gap=after_gap))
+        controller.observe(4, 4)
+        assert controller.next_k(1, 1) == 4
+        controller.observe(0, 0)
+        assert controller.next_k(1, 1) == wanted

@@ -26,17 +26,32 @@ def learnt(spec: TaskSpec, requests: int) -> Streaks:
 
 
 def test_counters_by_hand() -> None:
-    """Rounds of 4 accept 4, 2, 0 five times and, cut by the end, 1: one held after the full one, 1 of 6 after others."""
+    """What was accepted after a full round, after a failed one and after a step without a draft, without the ends."""
     counters = streak_counters([5, 3, 1, 1, 1, 1, 1, 1, 2], [4, 4, 4, 0, 4, 4, 4, 4, 4])
     assert {name: value / 64 for name, value in counters.items()} == {
         "xt0": 7.0, "xf0": 1.0, "xa0": round(64 * 5 / 7) / 64, "xb0": 0.0,
+        "xg0": 1.0, "xc0": 0.0, "xd0": round(64 * 1 * 1 / 6) / 64,
         "xt1": 2.0, "xf1": 2.0, "xa1": 0.0, "xb1": 0.0,
     }  # fmt: skip
     assert streak_counters([3] + [1] * 9, [4] + [0] * 9) == {}, "nothing followed a round"
 
 
+def test_a_new_match_has_to_prove_itself() -> None:
+    """Half of the drafts hold, but hardly one of those that follow a step without a draft."""
+    rng = np.random.default_rng(4)
+    sums: Counter[str] = Counter()
+    for _ in range(60):
+        drafted = (4 * (rng.random(60) < 0.6)).tolist()
+        chance = [0.1 if step and not drafted[step - 1] else 0.5 for step in range(60)]
+        emitted = [1 + 2 * int(d > 0 and rng.random() < p) for d, p in zip(drafted, chance, strict=True)]
+        sums.update(streak_counters(emitted, drafted))
+    streaks = streaks_of(LAYOUT.vector(sums), None, LAYOUT)
+    assert streaks.after_gap[0] < 0.5
+    assert streaks.after_other[0] > 1.2
+
+
 def test_short_requests_say_nothing() -> None:
-    """In a few rounds a hit is followed by fewer hits than there are: independent rounds would look like the opposite."""
+    """In a few rounds a hit is followed by fewer hits than there are: independent ones would look opposed."""
     rng = np.random.default_rng(3)
     sums: Counter[str] = Counter()
     for size in (3, 40):
