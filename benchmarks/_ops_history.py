@@ -7,27 +7,30 @@ probes of 2 %. For `ops_queries`.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+from msgspec.structs import asdict
 from numpy.typing import NDArray
 from sqlalchemy import insert, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.db import Database
-from gateway.db.maintenance import ANY
-from gateway.db.models import TOLD, ActivityRollup, Cell, LatencyRollup, Request
+from gateway.db.maintenance import ANY, LATE, MINUTES_KEPT
+from gateway.db.models import DAY, HOUR, MINUTE, PIECE, WEEK, Base, Cell, Request
+from gateway.db.packed import pack, pack_histograms
 from gateway.db.records import COLUMNS, row_of
 from gateway.db.rollups import SUMS
 from gateway.histogram import METRICS, LogHistogram
 from gateway.types import DEFAULT_TASKS, CellKey
 from tests.fixtures.records import make_record
 
-KEYS = ("web", "mobile", "batch", "search", "support")
-STATES = ("ok", "probe", "holdout")
+KEYS = ("3f9a1c07e2b4", "8d02b6e1f55a", "c71e4a90d3f8", "05be9927ac61", "e4d81f3067bb")
+DRAWS = (20_000, 20_000, -20_000)
+"""Of routed requests, probes and those that the holdout held."""
 ARMS = (("plain", 0), ("ngram", 2), ("ngram", 4))
 ACCEPT = (0.85, 0.7, 0.6, 0.55, 0.5, 0.5, 0.15, 0.3)
 """Chance that a draft token is accepted, by task."""
@@ -38,49 +41,108 @@ TEMPERATURES, CONTEXTS, LOADS = ("0", "1", ANY), ("512", "2k", "8k", ANY), (1, 2
 GAPS = 6
 """Gaps between events drawn for each answer."""
 _LOG_GAMMA = np.log(1.02)
-_MINUTES_KEPT = 48 * 60
 Ints = NDArray[np.int64]
-Row = tuple[Any, ...]
+Drawn = dict[str, NDArray[Any]]
+"""Requests by column."""
 
 
 async def write_history(database: Database, *, requests: int, days: int, raw: int, now: float, seed: int = 1) -> None:
     """Fill an empty, migrated database."""
     rng = np.random.default_rng(seed)
     end = int(now // 60)
-    start = end - days * 1440
-    fresh = end // 60 * 60
-    spans = [(minute, 60) for minute in range(start // 60 * 60, fresh, 60)]
-    spans += [(minute, TOLD if minute < fresh else 1) for minute in range(fresh - _MINUTES_KEPT, end)]
-    cells: dict[tuple[int, ...], int] = {}
-    activity: list[tuple[Any, ...]] = []
-    latency: list[tuple[Any, ...]] = []
-    day: list[dict[str, NDArray[Any]]] = []
-    day_start = 0
-    for minute, span in spans:
-        count = int(
-            rng.poisson(requests * max(span, 1) / (days * 1440) * (1 + 0.6 * np.sin(minute / 1440 * 2 * np.pi)))
-        )
-        if day and (span < 60 or minute % 1440 == 0):
-            activity += _activity_rows(_joined(day), day_start, 1440, cells)
-            latency += _latency_rows(rng, _joined(day), day_start, 1440, cells)
-            day = []
-        if count:
-            drawn = _draw(rng, count, minute)
-            if span > 1:
-                day, day_start = [*day, drawn], minute - minute % 1440
-            activity += _activity_rows(drawn, minute, span, cells)
-            latency += _latency_rows(rng, drawn, minute, span, cells)
-        if len(activity) > 20_000:
-            await _flush(database, cells, activity, latency)
-    await _flush(database, cells, activity, latency)
+    fresh = end // 60 * 60 if end % 60 >= LATE else end // 60 * 60 - 60
+    out = _Rows()
+    week: list[Drawn] = []
+    for day in range((end - days * 1440) // 1440 * 1440, fresh, 1440):
+        whole: list[Drawn] = []
+        for hour in range(max(day, (end - days * 1440) // 60 * 60), min(day + 1440, fresh), 60):
+            steps = range(hour, hour + 60) if hour >= fresh - MINUTES_KEPT else [hour]
+            parts = [_draw(rng, _count(rng, requests / days, minute, 60 // len(steps)), minute) for minute in steps]
+            drawn = _joined(parts)
+            drawn["offset"] = np.repeat(np.arange(len(parts)), [len(part["task"]) for part in parts])
+            if len(steps) > 1:
+                out.pack_minutes(rng, drawn, hour)
+            out.pack(rng, drawn, HOUR, hour)
+            whole.append(drawn)
+        out.pack(rng, _joined(whole), DAY, day)
+        week.append(_joined(whole))
+        if day % WEEK == WEEK - DAY or day + DAY >= fresh:
+            out.pack(rng, _joined(week), WEEK, day - day % WEEK)
+            week = []
+    for minute in range(fresh, end):
+        out.write(rng, _draw(rng, _count(rng, requests / days, minute, 1), minute), minute)
+    await out.flush(database)
     await _write_raw(database, raw, now, rng)
 
 
-def _joined(parts: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+def _count(rng: np.random.Generator, a_day: float, minute: int, minutes: int) -> int:
+    return int(rng.poisson(a_day * minutes / 1440 * (1 + 0.6 * np.sin(minute / 1440 * 2 * np.pi))))
+
+
+def _joined(parts: list[Drawn]) -> Drawn:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _draw(rng: np.random.Generator, n: int, minute: int) -> dict[str, NDArray[Any]]:
+class _Rows:
+    """Rows that are yet to be written, and the numbers of their cells."""
+
+    def __init__(self) -> None:
+        self._cells: dict[int, int] = {}
+        self._rows: dict[str, list[tuple[Any, ...]]] = {
+            "activity_packed": [], "latency_packed": [], "activity_minutes": [], "latency_minutes": [],
+        }  # fmt: skip
+
+    def pack(self, rng: np.random.Generator, drawn: Drawn, span: int, start: int) -> None:
+        """Add the packed rows of an hour or a day."""
+        offsets = drawn["offset"] if span == MINUTE else 0 * drawn["task"]
+        cells = self._numbers(drawn, () if span == MINUTE else ("temperature",))
+        (at, cell, key, draw), table = _summed([offsets, cells, drawn["key"], _draws(drawn)], _sums(drawn))
+        self._rows["activity_packed"].append((span, start, json.dumps(KEYS), pack([at, cell, key, draw, *table])))
+        cells = self._numbers(drawn, () if span == MINUTE else ("temperature", "context"))
+        for metric, (which, buckets) in _latencies(rng, drawn).items():
+            packed = pack_histograms([offsets[which], cells[which]], buckets, np.ones(len(buckets), dtype=np.int64))
+            self._rows["latency_packed"].append((span, start, metric, packed))
+
+    def pack_minutes(self, rng: np.random.Generator, drawn: Drawn, hour: int) -> None:
+        """Add the rows of an hour that still tell its minutes."""
+        for first in range(0, HOUR, PIECE):
+            mine = drawn["offset"] // PIECE == first // PIECE
+            part = {name: column[mine] for name, column in drawn.items()}
+            self.pack(rng, part | {"offset": part["offset"] - first}, MINUTE, hour + first)
+
+    def write(self, rng: np.random.Generator, drawn: Drawn, minute: int) -> None:
+        """Add the rows of a minute that no hour tells yet."""
+        cells = self._numbers(drawn, ())
+        (cell, key, draw), table = _summed([cells, drawn["key"], _draws(drawn)], _sums(drawn))
+        for at, (number, name, of) in enumerate(zip(cell.tolist(), key.tolist(), draw.tolist(), strict=True)):
+            self._rows["activity_minutes"].append((minute, number, KEYS[name], of, *table[:, at].tolist()))
+        for metric, (which, buckets) in _latencies(rng, drawn).items():
+            for number in np.unique(cells).tolist():
+                values, counts = np.unique(buckets[cells[which] == number], return_counts=True)
+                histogram = LogHistogram(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+                self._rows["latency_minutes"].append((minute, number, metric, "bench", histogram.encode()))
+
+    def _numbers(self, drawn: Drawn, without: tuple[str, ...]) -> Ints:
+        """Return the number of each request's cell, `without` what hours and days do not tell."""
+        index = drawn["task"]
+        for name, size in (("temperature", 3), ("context", 4), ("load", 5), ("arm", 3)):
+            index = index * size + (size - 1 if name in without else drawn[name])
+        names, which = np.unique(index, return_inverse=True)
+        numbers = [self._cells.setdefault(name, len(self._cells) + 1) for name in names.tolist()]
+        return np.array(numbers, dtype=np.int64)[which]
+
+    async def flush(self, database: Database) -> None:
+        """Write them, cells first."""
+        async with database._write(300.0) as connection:
+            cells = [{"id": number, **asdict(_key_of(index))} for index, number in self._cells.items()]
+            await connection.execute(insert(Cell), cells)
+            if connection.dialect.name == "postgresql":  # which numbers cells itself and does not see ours
+                await connection.execute(text("SELECT setval('cells_id_seq', :last)"), {"last": len(cells)})
+            for table, rows in self._rows.items():
+                await _bulk(connection, Base.metadata.tables[table].columns.keys(), table, rows)
+
+
+def _draw(rng: np.random.Generator, n: int, minute: int) -> Drawn:
     """Draw requests: their cell, who asked, how they were decided, and what they cost."""
     task = rng.choice(8, n, p=[0.2, 0.25, 0.05, 0.1, 0.1, 0.05, 0.05, 0.2])
     busy = int(np.clip(2 + 1.5 * np.sin(minute / 1440 * 2 * np.pi), 0, 3))
@@ -105,34 +167,21 @@ def _draw(rng: np.random.Generator, n: int, minute: int) -> dict[str, NDArray[An
     }  # fmt: skip
 
 
-def _cell_index(drawn: dict[str, NDArray[Any]], without: tuple[str, ...] = ()) -> Ints:
-    """Return each request's cell as one number, `without` what compacted rows do not tell."""
-    index = drawn["task"]
-    for name, size in (("temperature", 3), ("context", 4), ("load", 5), ("arm", 3)):
-        index = index * size + (size - 1 if name in without else drawn[name])
-    return np.asarray(index, dtype=np.int64)
+def _draws(drawn: Drawn) -> Ints:
+    return np.array(DRAWS)[drawn["state"]]
 
 
-def _numbered(cells: dict[tuple[int, ...], int], index: int) -> int:
-    return cells.setdefault((index,), len(cells) + 1)
+def _summed(keys: list[Ints], sums: dict[str, NDArray[Any]]) -> tuple[list[Ints], Ints]:
+    """Return the distinct keys, in order, and the sums over each: a row for each of `SUMS`."""
+    index = keys[-1] - min(DRAWS)
+    for key in reversed(keys[:-1]):
+        index = index + key * (index.max() + 1)
+    names, first, which = np.unique(index, return_index=True, return_inverse=True)
+    columns = [np.bincount(which.ravel(), weights=sums[name], minlength=len(names)) for name in SUMS]
+    return [key[first] for key in keys], np.stack(columns).astype(np.int64)
 
 
-def _activity_rows(
-    drawn: dict[str, NDArray[Any]], minute: int, span: int, cells: dict[tuple[int, ...], int]
-) -> Iterator[tuple[Any, ...]]:
-    """Yield rows of `activity_rollups` without their cells' ids resolved."""
-    cell_of = _cell_index(drawn, ("temperature",) if span > 1 else ())
-    group = (cell_of * 5 + drawn["key"]) * 3 + drawn["state"]
-    names, which = np.unique(group, return_inverse=True)
-    sums = _sums(drawn)
-    columns = [np.bincount(which, weights=sums[name], minlength=len(names)).astype(np.int64) for name in SUMS]
-    table = np.stack(columns, axis=1).tolist()
-    for at, name in enumerate(names.tolist()):
-        cell, key, state = name // 15, name // 3 % 5, name % 3
-        yield (span, minute, _numbered(cells, cell), KEYS[key], STATES[state], *table[at])
-
-
-def _sums(drawn: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def _sums(drawn: Drawn) -> dict[str, NDArray[Any]]:
     ones = 1 - drawn["failed"]
     tokens, units = drawn["tokens"] * ones, np.floor(drawn["time_s"] * 1e4) * ones
     batch = 2.0 ** drawn["load"]
@@ -159,25 +208,17 @@ def _sums(drawn: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return out | {"accepted": accepted, "zero_rounds": out["accepted_0"]}
 
 
-def _latency_rows(
-    rng: np.random.Generator, drawn: dict[str, NDArray[Any]], minute: int, span: int, cells: dict[tuple[int, ...], int]
-) -> Iterator[tuple[Any, ...]]:
-    """Yield rows of `latency_rollups`; of each answer a few gaps between events are drawn."""
-    index = _cell_index(drawn, ("temperature", "context") if span > 1 else ())
+def _latencies(rng: np.random.Generator, drawn: Drawn) -> dict[str, tuple[Ints, Ints]]:
+    """Return (request, bucket) of each value by metric; of each answer a few gaps between events are drawn."""
     tpot = drawn["time_s"] / drawn["tokens"]
     gap = np.repeat(drawn["plain_s"] * drawn["cost"], GAPS) * rng.lognormal(0, 0.1, GAPS * len(tpot))
     values = {"ttft": drawn["ttft_s"], "tpot": tpot, "itl": gap, "e2e": drawn["ttft_s"] + drawn["time_s"]}
+    one = np.arange(len(tpot))
+    found = {}
     for metric in METRICS:
-        which = np.repeat(index, GAPS) if metric == "itl" else index
         bucket = np.clip(np.ceil(np.log(values[metric] / 1e-6) / _LOG_GAMMA), 0, 1400).astype(np.int64)
-        both, counts = np.unique(which * 1401 + bucket, return_counts=True)
-        owner = both // 1401
-        first = np.flatnonzero(np.append(True, np.diff(owner) > 0)).tolist()
-        buckets, numbers = (both % 1401).tolist(), counts.tolist()
-        for begin, end in zip(first, [*first[1:], len(buckets)], strict=True):
-            histogram = LogHistogram(dict(zip(buckets[begin:end], numbers[begin:end], strict=True)))
-            cell = _numbered(cells, int(owner[begin]))
-            yield (span, minute, cell, metric, "bench", histogram.count, histogram.encode())
+        found[str(metric)] = (np.repeat(one, GAPS) if metric == "itl" else one, bucket)
+    return found
 
 
 def _key_of(index: int) -> CellKey:
@@ -188,30 +229,6 @@ def _key_of(index: int) -> CellKey:
     method, k = ARMS[arm]
     place = (TEMPERATURES[temperature], CONTEXTS[context], LOADS[load])
     return CellKey("engine", ANY if CONTEXTS[context] == ANY else "e1", method, k, DEFAULT_TASKS[task], *place)
-
-
-async def _flush(
-    database: Database,
-    cells: dict[tuple[int, ...], int],
-    activity: list[tuple[Any, ...]],
-    latency: list[tuple[Any, ...]],
-) -> None:
-    """Write what has gathered, and the cells that are new."""
-    async with database._write(300.0) as connection:
-        known = getattr(database, "_bench_cells", 0)
-        fresh = [
-            {"id": number, **{name: getattr(_key_of(index), name) for name in CellKey.__struct_fields__}}
-            for (index,), number in list(cells.items())[known:]
-        ]
-        if fresh:
-            await connection.execute(insert(Cell), fresh)
-            if connection.dialect.name == "postgresql":  # which numbers cells itself and does not see ours
-                await connection.execute(text("SELECT setval('cells_id_seq', :last)"), {"last": len(cells)})
-        database._bench_cells = len(cells)  # type: ignore[attr-defined]
-        await _bulk(connection, ActivityRollup.__table__.columns.keys(), "activity_rollups", activity)
-        await _bulk(connection, LatencyRollup.__table__.columns.keys(), "latency_rollups", latency)
-    activity.clear()
-    latency.clear()
 
 
 async def _bulk(connection: AsyncConnection, names: list[str], table: str, rows: list[tuple[Any, ...]]) -> None:

@@ -9,7 +9,7 @@ for a quantile"): they hold for every distribution. For p99 at 95 % an upper bou
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal
 
@@ -126,10 +126,8 @@ class LogHistogram:
         """Merge many packed histograms in one pass of numpy. Raises ValueError where one is not of that form."""
         dense = np.zeros(LAST_BUCKET + 1, dtype=np.int64)
         blobs = list(blobs)
-        if any(not blob or blob[0] != VERSION for blob in blobs):
-            raise ValueError(f"not a packed histogram of version {VERSION}")
-        if any(len(blob) > 1 for blob in blobs):
-            indices, counts = _unpack(blobs)
+        if blobs:
+            _, indices, counts = decode_entries(blobs)
             np.add.at(dense, indices, counts)
         return cls({int(index): int(dense[index]) for index in np.flatnonzero(dense)})
 
@@ -224,9 +222,17 @@ def _append_varint(packed: bytearray, value: int) -> None:
     packed.append(value)
 
 
-def _unpack(blobs: list[bytes]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return bucket indices and counts of all blobs, one after the other. Raises ValueError where malformed."""
+def decode_entries(blobs: Sequence[bytes]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return how many buckets each packed histogram fills, then the buckets and counts of all, one after the other.
+
+    Raises ValueError where one is not of that form.
+    """
+    if any(not blob or blob[0] != VERSION for blob in blobs):
+        raise ValueError(f"not a packed histogram of version {VERSION}")
     raw = np.frombuffer(b"".join(blob[1:] for blob in blobs), dtype=np.uint8)
+    if not len(raw):
+        nothing = np.zeros(0, dtype=np.int64)
+        return np.zeros(len(blobs), dtype=np.int64), nothing, nothing
     last = raw < 0x80
     ends = np.flatnonzero(last)
     starts = np.concatenate(([0], ends[:-1] + 1))
@@ -235,15 +241,16 @@ def _unpack(blobs: list[bytes]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     position = np.arange(len(raw)) - np.repeat(starts, ends - starts + 1)
     digits = (raw & 0x7F).astype(np.int64) << (7 * position)
     values = np.add.reduceat(digits, starts)
-    lengths = np.array([len(blob) - 1 for blob in blobs])
-    borders = np.searchsorted(ends, np.cumsum(lengths) - lengths)  # of each blob's first number
-    if np.any(np.diff(np.append(borders, len(values))) % 2) or len(values) % 2:
+    sizes = np.array([len(blob) - 1 for blob in blobs])
+    borders = np.searchsorted(ends, np.cumsum(sizes) - sizes)  # of each blob's first number
+    numbers = np.diff(np.append(borders, len(values)))
+    if np.any(numbers % 2):
         raise ValueError("packed histogram holds an index without a count")
     steps, counts = values[0::2], values[1::2]
     running = np.cumsum(steps)
     first = borders // 2
     before = np.where(first > 0, running[np.maximum(first - 1, 0)], 0)
-    indices = running - np.repeat(before, np.diff(np.append(first, len(steps))))
+    indices = running - np.repeat(before, numbers // 2)
     if np.any((indices < 0) | (indices > LAST_BUCKET)) or np.any(counts <= 0):
         raise ValueError("packed histogram holds an impossible bucket or count")
-    return indices, counts
+    return numbers // 2, indices, counts

@@ -194,6 +194,8 @@ class Decision(msgspec.Struct):
     """Expected T_plain of this request at that load and context, seconds a token."""
     propensity: float = 1.0
     """Probability with which this arm was drawn (holdout and probes)."""
+    holdout: float = 0.0
+    """Share of requests like this one that the holdout keeps on a fixed arm; 0 where it could have kept none."""
     incumbent: str = ""
     """The arm that the statistics prefer, where it is not the one taken."""
     priority: int | None = None

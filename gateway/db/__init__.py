@@ -2,15 +2,16 @@
 
 from gateway.db.audits import AuditResult, AuditSums
 from gateway.db.database import Database
-from gateway.db.evidence import Evidence, Query, Stratum, Tail
 from gateway.db.explorer import Found
 from gateway.db.keys import ROLES, StoredKey, key_id_of, new_key
 from gateway.db.log import StoredPolicy, Switch
 from gateway.db.policies import Activation
-from gateway.db.queries import ActivityPoint, ActivitySums, CellActivity, TaskActivity, TaskLatency, TaskSummary
+from gateway.db.reads import Query
 from gateway.db.replays import Replay
 from gateway.db.subjects import Erased, Subject
+from gateway.db.sums import ActivitySums
 from gateway.db.texts import StoredText
+from gateway.db.window import ActivityPoint, CellActivity, Stratum, Tail, TaskActivity, TaskLatency, Window
 
 __all__ = [
     "ROLES",
@@ -22,7 +23,6 @@ __all__ = [
     "CellActivity",
     "Database",
     "Erased",
-    "Evidence",
     "Found",
     "Query",
     "Replay",
@@ -35,7 +35,7 @@ __all__ = [
     "Tail",
     "TaskActivity",
     "TaskLatency",
-    "TaskSummary",
+    "Window",
     "key_id_of",
     "new_key",
 ]

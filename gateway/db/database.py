@@ -7,7 +7,6 @@ not answer, and StoreRefused where it will never take a value.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -16,29 +15,28 @@ from functools import partial
 import msgspec
 from sqlalchemy import insert, select, text, update
 
-from gateway.db import maintenance, queries, rollups
+from gateway.db import maintenance, rollups
 from gateway.db.audits import Audits
 from gateway.db.engine import open_engine, transaction
-from gateway.db.evidence import EvidenceReads
 from gateway.db.explorer import Explorer
 from gateway.db.keys import StoredKey
 from gateway.db.log import SwitchLog
 from gateway.db.migrate import pending, upgrade
-from gateway.db.models import HOUR, TOLD, ApiKey
+from gateway.db.models import HOUR, MINUTE, ApiKey
 from gateway.db.policies import PolicyVersions
+from gateway.db.reads import Reads
 from gateway.db.records import clean, insert_new
 from gateway.db.replays import Replays
 from gateway.db.subjects import Subjects
 from gateway.db.texts import StoredTexts
 from gateway.db.transactions import note
-from gateway.histogram import METRICS, LatencyCell, Metric
 from gateway.types import CellKey, RequestRecord
 
 KEEP_REQUESTS_DAYS = 30
 _KNOWN_CELLS = 50_000
 
 
-class Database(SwitchLog, PolicyVersions, Replays, StoredTexts, Audits, EvidenceReads, Subjects, Explorer):
+class Database(SwitchLog, PolicyVersions, Replays, StoredTexts, Audits, Reads, Subjects, Explorer):
     """Opens nothing before first use; one per process."""
 
     def __init__(self, url: str, *, timeout_s: float = 5.0) -> None:
@@ -96,42 +94,8 @@ class Database(SwitchLog, PolicyVersions, Replays, StoredTexts, Audits, Evidence
                 await rollups.merge_latencies(connection, rollups.latencies(fresh), self._cells, writer=writer)
         return len(fresh)
 
-    async def p99_history(
-        self,
-        since: float,
-        until: float | None = None,
-        metrics: Sequence[Metric] = METRICS,
-        *,
-        resolution_minutes: int = 60,
-    ) -> list[LatencyCell]:
-        """Return the latencies of each cell, hour by hour unless said otherwise, between two Unix times."""
-        async with self._read(30.0) as connection:
-            window = _minutes(since, until)
-            packed = await queries.packed_by_cell(connection, *window, metrics, resolution_minutes)
-        return await asyncio.to_thread(queries.merge_cells, packed)
-
-    async def task_summary(
-        self, since: float, until: float | None = None, metrics: Sequence[Metric] = ("ttft", "tpot", "itl")
-    ) -> queries.TaskSummary:
-        """Return activity and latencies by task and arm between two Unix times."""
-        async with self._read(30.0) as connection:
-            window = _minutes(since, until)
-            activity = await queries.activity_by_task(connection, *window)
-            packed = await queries.packed_by_task(connection, *window, metrics)
-        return queries.TaskSummary(activity, await asyncio.to_thread(queries.merge_tasks, packed))
-
-    async def cell_activity(self, since: float, until: float | None = None) -> list[queries.CellActivity]:
-        """Return activity by cell between two Unix times: what compares arms at the same load."""
-        async with self._read(30.0) as connection:
-            return await queries.activity_by_cell(connection, *_minutes(since, until))
-
-    async def task_series(self, since: float, step_minutes: int = 60) -> list[queries.ActivityPoint]:
-        """Return activity by task and arm from a Unix time on, in steps of `step_minutes`."""
-        async with self._read(30.0) as connection:
-            return await queries.activity_series(connection, *_minutes(since, None), step_minutes)
-
     async def maintain(self, *, now: float | None = None, keep_requests_days: float = KEEP_REQUESTS_DAYS) -> int:
-        """Delete raw rows and texts past their retention and compact old roll-ups, in short steps.
+        """Delete raw rows and texts past their retention and pack the roll-ups of complete hours, in short steps.
 
         Returns how many raw rows were deleted.
         """
@@ -149,8 +113,8 @@ class Database(SwitchLog, PolicyVersions, Replays, StoredTexts, Audits, Evidence
         minute = int(moment // 60)
         for step, before in (
             (maintenance.roll_hour, minute - maintenance.LATE),
-            (partial(maintenance.drop_hour, span=TOLD), minute - maintenance.MINUTE_ROWS_KEPT),
-            (partial(maintenance.drop_hour, span=HOUR), minute - maintenance.HOUR_ROWS_KEPT),
+            (partial(maintenance.drop_packed, span=MINUTE), minute - maintenance.MINUTES_KEPT),
+            (partial(maintenance.drop_packed, span=HOUR), minute - maintenance.HOURS_KEPT),
         ):
             more = True
             while more:
@@ -186,7 +150,3 @@ class Database(SwitchLog, PolicyVersions, Replays, StoredTexts, Audits, Evidence
             if result.rowcount:
                 await note(connection, actor, "key.revoke", key_id, {})
             return bool(result.rowcount)
-
-
-def _minutes(since: float, until: float | None) -> tuple[int, int]:
-    return int(since // 60), int((time.time() if until is None else until) // 60) + (until is None)

@@ -68,13 +68,15 @@ def _begin_sqlite(connection: Connection) -> None:
 
 @asynccontextmanager
 async def transaction(engine: AsyncEngine, *, write: bool, timeout_s: float) -> AsyncIterator[AsyncConnection]:
-    """Run one transaction within `timeout_s`.
+    """Run one transaction within `timeout_s`; all of a reading one's queries see the same state.
 
     Raises StoreUnavailable (no answer, no schema, locked) or StoreRefused (a value that the database will never take).
     """
     try:
         async with asyncio.timeout(timeout_s), engine.connect() as connection:
             await connection.execution_options(breakeven_write=write)
+            if not write and connection.dialect.name == "postgresql":  # on SQLite that is so by itself
+                await connection.execution_options(isolation_level="REPEATABLE READ")
             async with connection.begin():
                 yield connection
     except (DataError, IntegrityError) as error:

@@ -3,8 +3,10 @@
 requests           one row per request; the only one with retention in days
 request_texts      prompt and answer of the requests whose rule says `store`; each row has its own end
 cells              the key of a statistic (`CellKey`) ↔ a small number, so that roll-up rows stay small
-latency_rollups    packed histograms per span, cell, metric and writer (each gateway has its own rows: no lost updates)
-activity_rollups   integer sums per span, cell, API key and kind of decision (added to in place)
+latency_minutes    histograms per minute, cell, metric and writer (each gateway has its own rows: no lost updates)
+activity_minutes   integer sums per minute, cell, API key and draw of the holdout (added to in place)
+latency_packed     what hours, days and weeks have told of the minutes, and the minutes themselves for two days: one row
+activity_packed    a span of time, and a metric
 policy_versions    every policy text that was ever active, by content hash; policy_activations says when
 decision_changes   the switch log: which arm replaced which, and the numbers that caused it
 audit_rollups      losslessness audits: how many by hour, arms and outcome; audit_findings those that parted, no text
@@ -28,10 +30,10 @@ NAMING = {
     "pk": "pk_%(table_name)s",
 }
 CELL_COLUMNS = ("backend", "epoch", "method", "k", "task", "temperature", "context", "load")
-MINUTE, HOUR, DAY = 1, 60, 1440
-"""Spans of roll-ups, minutes."""
-TOLD = 0
-"""Span of minute rows that their hour and day rows tell already."""
+MINUTE, HOUR, DAY, WEEK = 1, 60, 1440, 10080
+"""What packed rows tell apart, minutes."""
+PIECE = 15
+"""Minutes of which one packed row tells each; the other rows cover their span."""
 ACCEPTED_COLUMNS = 17
 """`accepted_0` … `accepted_16`: rounds with that many accepted draft tokens, the last for 16 and more."""
 
@@ -141,34 +143,61 @@ class Cell(Base):
     load: Mapped[int]
 
 
-class LatencyRollup(Base):
-    """A packed `LogHistogram` of one metric in one span."""
+class LatencyMinute(Base):
+    """A packed `LogHistogram` of one metric in a minute that its hour does not tell yet."""
 
-    __tablename__ = "latency_rollups"
+    __tablename__ = "latency_minutes"
     __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  # read by SQLAlchemy; the key would be kept twice
 
-    span: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    """Minutes covered: 1, 60 or 1440; 0 for a minute that its hour and day rows tell as well."""
     minute: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    """Unix time // 60 of the span's beginning (UTC)."""
+    """Unix time // 60."""
     cell_id: Mapped[int] = mapped_column(ForeignKey("cells.id"), primary_key=True)
     metric: Mapped[str] = mapped_column(String(8), primary_key=True)
     writer: Mapped[str] = mapped_column(String(64), primary_key=True)
-    count: Mapped[int]
     histogram: Mapped[bytes]
 
 
-class ActivityRollup(Base):
-    """Integer sums over the requests of one span, cell, API key and decision state. Times in microseconds."""
+class LatencyPacked(Base):
+    """All histograms of one metric in a span of time, as `packed.pack_histograms` packs them."""
 
-    __tablename__ = "activity_rollups"
+    __tablename__ = "latency_packed"
     __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  # as above
 
     span: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    """60 for an hour, 1440 for a day, 10080 for a week; 1 for 15 minutes that are still told apart."""
+    minute: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    """Unix time // 60 of its beginning (UTC)."""
+    metric: Mapped[str] = mapped_column(String(8), primary_key=True)
+    data: Mapped[bytes]
+    """By minute (counted from the beginning) and cell."""
+
+
+class ActivityPacked(Base):
+    """All sums of a span of time, as `packed.pack` packs columns."""
+
+    __tablename__ = "activity_packed"
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  # as above
+
+    span: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    """As above."""
+    minute: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    keys: Mapped[list[Any]]
+    """Ids of the API keys, which `data` names by their places."""
+    data: Mapped[bytes]
+    """Minute (counted from the beginning), cell, key, draw, then the sums of `activity_minutes` in its order."""
+
+
+class ActivityMinute(Base):
+    """Integer sums over the requests of one minute that its hour does not tell yet. Times in microseconds."""
+
+    __tablename__ = "activity_minutes"
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  # as above
+
     minute: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     cell_id: Mapped[int] = mapped_column(ForeignKey("cells.id"), primary_key=True)
     key_id: Mapped[str] = mapped_column(String(64), primary_key=True)
-    state: Mapped[str] = mapped_column(String(16), primary_key=True)
+    draw: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    """Share of the holdout that could have held the request, in millionths; negative if it did, 0 if it could not."""
     requests: Mapped[int]
     failed: Mapped[int]
     fallbacks: Mapped[int]
@@ -201,12 +230,12 @@ class ActivityRollup(Base):
     """Σ (tokens emitted by decode steps × T_plain expected at the request's own load and context)."""
     expected_round_plain_us: Mapped[int]
     """Σ (rounds × T_plain expected at the request's own load and context)."""
-    accelerator_tokens: Mapped[int] = mapped_column(server_default="0")
+    accelerator_tokens: Mapped[int]
     """Σ tokens of those measured requests whose steps' times and batch are known: behind the next three."""
-    accelerator_us: Mapped[int] = mapped_column(server_default="0")
+    accelerator_us: Mapped[int]
     """Σ (time of a request's decode steps ÷ mean number of sequences in them): its share of the accelerator."""
-    tokens_accelerator: Mapped[int] = mapped_column(server_default="0")
-    accelerator_accelerator: Mapped[int] = mapped_column(server_default="0")
+    tokens_accelerator: Mapped[int]
+    accelerator_accelerator: Mapped[int]
     """Second moments as above, in units of 100 µs."""
     accepted_0: Mapped[int]
     accepted_1: Mapped[int]

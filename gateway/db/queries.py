@@ -1,264 +1,187 @@
-"""Reads of the roll-ups: sums and merged histograms over a window. Called by `Database`; never touches raw rows."""
+"""Reads of the roll-ups: sums and merged histograms over a window. Called by `Database`; never touches raw rows.
+
+What is read within a transaction is unpacked and summed after it, in a thread.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-import msgspec
-from sqlalchemy import BigInteger, ColumnElement, Select, and_, cast, func, or_, select
+import numpy as np
+from sqlalchemy import BigInteger, Select, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.db.models import (
-    ACCEPTED_COLUMNS,
-    CELL_COLUMNS,
-    DAY,
-    HOUR,
-    MINUTE,
-    TOLD,
-    ActivityRollup,
-    Cell,
-    LatencyRollup,
-)
+from gateway.db import windows
+from gateway.db.models import WEEK, ActivityMinute, ActivityPacked, LatencyMinute, LatencyPacked
+from gateway.db.packed import Ints, sum_by, unpack, unpack_histograms
 from gateway.db.rollups import SUMS
-from gateway.histogram import LatencyCell, LogHistogram, Metric
-from gateway.types import Arm, CellKey
+from gateway.histogram import LAST_BUCKET, LogHistogram, Metric, decode_entries
 
-_TOLD_KEPT = 47 * 60
-"""Minutes for which told minutes are there for certain."""
-
-
-class ActivitySums(msgspec.Struct):
-    """Σ over the requests of a group; see `ActivityRollup` for each column. Integers, the same on both databases."""
-
-    requests: int = 0
-    failed: int = 0
-    fallbacks: int = 0
-    loops: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    overhead_us: int = 0
-    ttft_us: int = 0
-    e2e_us: int = 0
-    measured: int = 0
-    decode_tokens: int = 0
-    decode_us: int = 0
-    tokens_tokens: int = 0
-    tokens_time: int = 0
-    time_time: int = 0
-    rounds: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    zero_rounds: int = 0
-    undrafted: int = 0
-    draft_us: int = 0
-    verify_us: int = 0
-    plain_us: int = 0
-    expected_plain_us: int = 0
-    expected_round_plain_us: int = 0
-    accelerator_tokens: int = 0
-    accelerator_us: int = 0
-    tokens_accelerator: int = 0
-    accelerator_accelerator: int = 0
-    accepted_histogram: list[int] = msgspec.field(default_factory=lambda: [0] * ACCEPTED_COLUMNS)
-    """`[j]`: rounds with j accepted draft tokens; the last entry counts 16 and more."""
-
-    def add(self, other: ActivitySums) -> None:
-        """Add another group's sums."""
-        for name in self.__struct_fields__[:-1]:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        pairs = zip(self.accepted_histogram, other.accepted_histogram, strict=True)
-        self.accepted_histogram = [mine + its for mine, its in pairs]
+BUCKETS = LAST_BUCKET + 1
+_ROWS_HELD = 32_768
+"""Unpacked rows of sums that are kept before they are summed."""
 
 
-class TaskActivity(msgspec.Struct):
-    """What the roll-ups say of one task in one arm, one API key and one kind of decision, over a window."""
+class Block(NamedTuple):
+    """Some sums: `sums` has a row for each that was asked for. API keys are numbered by `KeyIds`."""
 
-    task: str
-    arm: Arm
-    key_id: str
-    state: str
-    """`Decision.state`: how the arm came to be taken (`holdout` and `probe` were drawn at random)."""
-    sums: ActivitySums
-
-
-class CellActivity(msgspec.Struct):
-    """What the roll-ups say of one cell over a window, all keys and kinds of decision together."""
-
-    key: CellKey
-    sums: ActivitySums
+    minutes: Ints
+    cells: Ints
+    keys: Ints
+    draws: Ints
+    sums: Ints
 
 
-class TaskLatency(msgspec.Struct):
-    """The latencies of one task in one arm, over a window."""
+class Entries(NamedTuple):
+    """Histograms of one metric, one after the other: minute, cell and number of buckets of each, then the buckets."""
 
-    task: str
-    arm: Arm
-    metric: Metric
-    histogram: LogHistogram
-
-
-class TaskSummary(msgspec.Struct):
-    """Everything that the page and the reports read of a window."""
-
-    activity: list[TaskActivity]
-    latency: list[TaskLatency]
+    metric: str
+    minutes: Ints
+    cells: Ints
+    lengths: Ints
+    buckets: Ints
+    counts: Ints
 
 
-class ActivityPoint(msgspec.Struct):
-    """One point of a time series: one task in one arm."""
+class Rows(NamedTuple):
+    """What the database returned; `ranges` says which minutes of it count."""
 
-    at: int
-    """Unix time of the span's beginning."""
-    task: str
-    arm: Arm
-    sums: ActivitySums
+    fresh: Sequence[Any]
+    packed: Sequence[Any]
+    ranges: Sequence[windows.Range]
 
 
-async def activity_by_task(connection: AsyncConnection, first: int, last: int) -> list[TaskActivity]:
-    """Sum by task, arm, API key and state over minutes `first` … `last`."""
-    groups = (Cell.task, Cell.backend, Cell.method, Cell.k, ActivityRollup.key_id, ActivityRollup.state)
-    rows = await connection.execute(sums_by(groups, first, last))
-    return [
-        TaskActivity(row[0], Arm(row[1], row[2], row[3]), row[4], row[5], sums_of(row[6:])) for row in rows.fetchall()
-    ]
-
-
-async def activity_by_cell(connection: AsyncConnection, first: int, last: int) -> list[CellActivity]:
-    """Sum by cell over minutes `first` … `last`."""
-    size = len(CELL_COLUMNS)
-    rows = await connection.execute(sums_by([getattr(Cell, name) for name in CELL_COLUMNS], first, last))
-    return [CellActivity(CellKey(*row[:size]), sums_of(row[size:])) for row in rows.fetchall()]
-
-
-async def activity_series(connection: AsyncConnection, first: int, last: int, step: int) -> list[ActivityPoint]:
-    """Sum by task and arm in steps of `step` minutes, oldest first."""
-    start = ActivityRollup.minute - ActivityRollup.minute % step
-    groups = (start.label("start"), Cell.task, Cell.backend, Cell.method, Cell.k)
-    rows = await connection.execute(
-        sums_by(groups, first, last, DAY if step >= DAY else HOUR if step % HOUR == 0 else MINUTE)
-    )
-    return [ActivityPoint(row[0] * 60, row[1], Arm(*row[2:5]), sums_of(row[5:])) for row in rows.fetchall()]
-
-
-async def packed_by_task(
-    connection: AsyncConnection, first: int, last: int, metrics: Sequence[Metric]
-) -> dict[tuple[Any, ...], list[bytes]]:
-    """Return the packed histograms of each task, arm and metric over minutes `first` … `last`."""
-    table = LatencyRollup
-    query = select(Cell.task, Cell.backend, Cell.method, Cell.k, table.metric, table.histogram)
-    return await grouped(connection, _joined(query, first, last, metrics), lambda row: (tuple(row[:5]), row[5]))
-
-
-async def packed_by_cell(
-    connection: AsyncConnection, first: int, last: int, metrics: Sequence[Metric], resolution: int
-) -> dict[tuple[Any, ...], list[bytes]]:
-    """Return the packed histograms of each cell, metric, span and its length (at least `resolution` minutes)."""
-    table, size = LatencyRollup, len(CELL_COLUMNS)
-    cell = (getattr(Cell, name) for name in CELL_COLUMNS)
-
-    def key_of(row: Any) -> tuple[tuple[Any, ...], bytes]:  # noqa: ANN401 — a row of this query
-        metric, span, minute, packed = row[size:]
-        span = max(span, resolution)
-        return (*row[:size], metric, minute - minute % span, span), packed
-
-    query = select(*cell, table.metric, table.span, table.minute, table.histogram)
-    return await grouped(connection, _joined(query, first, last, metrics, MINUTE), key_of)
-
-
-def merge_tasks(packed: Mapping[tuple[Any, ...], list[bytes]]) -> list[TaskLatency]:
-    """Merge what `packed_by_task` returned; takes CPU time, so run it in a thread."""
-    return [
-        TaskLatency(key[0], Arm(*key[1:4]), key[4], LogHistogram.merge_encoded(packed[key])) for key in sorted(packed)
-    ]
-
-
-def merge_cells(packed: Mapping[tuple[Any, ...], list[bytes]]) -> list[LatencyCell]:
-    """Merge what `packed_by_cell` returned; takes CPU time, so run it in a thread."""
-    return [
-        LatencyCell(CellKey(*key[:-3]), key[-3], key[-2], LogHistogram.merge_encoded(packed[key]), key[-1])
-        for key in sorted(packed)
-    ]
-
-
-async def grouped(
-    connection: AsyncConnection,
-    query: Select[*tuple[Any, ...]],
-    key_of: Callable[[Any], tuple[tuple[Any, ...], bytes]],
-) -> dict[tuple[Any, ...], list[bytes]]:
-    """Read packed histograms by key, in portions, so that the event loop is never held for long."""
-    found: dict[tuple[Any, ...], list[bytes]] = defaultdict(list)
-    rows = await connection.stream(query)
-    async for part in rows.partitions(500):
-        for row in part:
-            key, packed = key_of(row)
-            found[key].append(packed)
-        await asyncio.sleep(0)
-    return found
-
-
-def _joined(query: Any, first: int, last: int, metrics: Sequence[Metric], finest: int = DAY) -> Any:  # noqa: ANN401 — any Select
-    table = LatencyRollup
-    return query.join(Cell, Cell.id == table.cell_id).where(
-        within(table, first, last, finest), table.metric.in_(metrics)
-    )
-
-
-def within(
-    table: type[ActivityRollup | LatencyRollup], first: int, last: int, finest: int = DAY
-) -> ColumnElement[bool]:
-    """Return the condition that takes every request of minutes `first` … `last` once.
-
-    Whole days come from day rows and whole hours from hour rows, which tell all of their told minutes; what is left at
-    the edges comes from told minutes, and what no hour tells yet from fresh ones. With `finest` of an hour day rows
-    are not used, with a minute only minutes are: the finer rows are not kept for ever. An edge older than minutes are
-    kept has the hours that begin in it.
-    """
-    minute, span = table.minute, table.span
-    if finest == MINUTE:
-        return and_(span.in_((TOLD, MINUTE)), minute.between(first, last))
-    kept_since = int(time.time() // 60) - _TOLD_KEPT
-    hours_from = first if first < kept_since else -(-first // HOUR) * HOUR
-    hours_to = (last + 1) // HOUR * HOUR
-    ranges = [(MINUTE, first, last)]
-    if hours_from >= hours_to:
-        ranges += [(TOLD, first, last)]
-        return _any_of(table, ranges)
-    ranges += [(TOLD, first, hours_from - 1), (TOLD, hours_to, last)]
-    days_from, days_to = -(-first // DAY) * DAY, (last + 1) // DAY * DAY
-    if finest == HOUR or days_from >= days_to:
-        ranges += [(HOUR, hours_from, hours_to - 1)]
-    else:
-        ranges += [(HOUR, hours_from, days_from - 1), (HOUR, days_to, hours_to - 1), (DAY, days_from, days_to - 1)]
-    return _any_of(table, ranges)
-
-
-def _any_of(table: type[ActivityRollup | LatencyRollup], ranges: Sequence[tuple[int, int, int]]) -> ColumnElement[bool]:
-    """Return one flat OR of (span, first, last): each is found by the key; an OR within would read whole spans."""
-    parts = [and_(table.span == span, table.minute.between(a, b)) for span, a, b in ranges if a <= b]
-    return or_(*parts)
-
-
-def sums_by(groups: Sequence[Any], first: int, last: int, finest: int = DAY) -> Any:  # noqa: ANN401 — SQLAlchemy's Select of this shape has no name
-    """Return the query that sums all columns by these groups over minutes `first` … `last`."""
+def fresh_sums(first: int, last: int, step: int, names: Sequence[str] = SUMS) -> Select[*tuple[Any, ...]]:
+    """Return the query for sums of fresh minutes, in steps of so many minutes."""
+    table = ActivityMinute
+    start = (table.minute - table.minute % step).label("start")
     # PostgreSQL's sum of a bigint is numeric, which takes long to read; no sum comes near 63 bits.
-    sums = (cast(func.sum(getattr(ActivityRollup, name)), BigInteger) for name in SUMS)
-    return (
-        select(*groups, *sums)
-        .select_from(ActivityRollup)
-        .join(Cell, Cell.id == ActivityRollup.cell_id)
-        .where(within(ActivityRollup, first, last, finest))
-        .group_by(*groups)
-        .order_by(*groups)
-    )
+    sums = (cast(func.sum(getattr(table, name)), BigInteger).label(name) for name in names)
+    groups = (start, table.cell_id, table.key_id, table.draw)
+    return select(*groups, *sums).where(table.minute.between(first, last)).group_by(*groups)
 
 
-def sums_of(values: Sequence[Any]) -> ActivitySums:
-    """Return what `sums_by` summed."""
-    numbers = [int(value) for value in values]  # as a report's own query may give them without the cast
-    plain = len(SUMS) - ACCEPTED_COLUMNS
-    named = dict(zip(SUMS[:plain], numbers[:plain], strict=True))
-    return ActivitySums(**named, accepted_histogram=numbers[plain:])
+def packed_sums(ranges: Sequence[windows.Range]) -> Select[*tuple[Any, ...]]:
+    """Return the query for packed sums."""
+    table = ActivityPacked
+    return select(table.span, table.minute, table.keys, table.data).where(windows.within(table, ranges))
+
+
+def fresh_latencies(first: int, last: int, metrics: Sequence[Metric]) -> Select[*tuple[Any, ...]]:
+    """Return the query for histograms of fresh minutes."""
+    table = LatencyMinute
+    query = select(table.metric, table.minute, table.cell_id, table.histogram)
+    return query.where(table.minute.between(first, last), table.metric.in_(metrics))
+
+
+def packed_latencies(ranges: Sequence[windows.Range], metrics: Sequence[Metric]) -> Select[*tuple[Any, ...]]:
+    """Return the query for packed histograms."""
+    table = LatencyPacked
+    query = select(table.span, table.minute, table.metric, table.data)
+    return query.where(windows.within(table, ranges), table.metric.in_(metrics))
+
+
+async def read_sums(
+    connection: AsyncConnection, first: int, last: int, *, step: int, finest: int = WEEK, names: Sequence[str] = SUMS
+) -> Rows:
+    """Read the sums of minutes `first` … `last`."""
+    ranges = windows.ranges_of(first, last, finest)
+    fresh = (await connection.execute(fresh_sums(first, last, step, names))).fetchall()
+    return Rows(fresh, (await connection.execute(packed_sums(ranges))).fetchall(), ranges)
+
+
+async def read_latencies(
+    connection: AsyncConnection, first: int, last: int, metrics: Sequence[Metric], finest: int = WEEK
+) -> Rows:
+    """Read the histograms of minutes `first` … `last`, in portions: the event loop is never held for long."""
+    ranges = windows.ranges_of(first, last, finest)
+    fresh: list[Any] = []
+    rows = await connection.stream(fresh_latencies(first, last, metrics))
+    async for part in rows.partitions(500):
+        fresh += part
+        await asyncio.sleep(0)
+    return Rows(fresh, (await connection.execute(packed_latencies(ranges, metrics))).fetchall(), ranges)
+
+
+class KeyIds:
+    """Numbers for ids of API keys, in the order in which they turned up."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def of(self, ids: Sequence[str]) -> Ints:
+        """Return their numbers."""
+        return np.array([self.numbers.setdefault(key, len(self.numbers)) for key in ids], dtype=np.int64)
+
+
+def blocks(rows: Rows, keys: KeyIds, names: Sequence[str] = SUMS) -> Iterator[Block]:
+    """Unpack sums; takes CPU time, so run it in a thread."""
+    if rows.fresh:
+        ids = keys.of([row[2] for row in rows.fresh])
+        minutes, cells, draws, *fresh = np.array([(*row[:2], *row[3:]) for row in rows.fresh], dtype=np.int64).T
+        yield Block(minutes, cells, ids, draws, np.stack(fresh))
+    needed = [0, 1, 2, 3, *(4 + SUMS.index(name) for name in names)]
+    for span, start, names_of_keys, data in rows.packed:
+        offsets, cells, places, draws, *sums = unpack(data, needed)
+        block = Block(start + offsets, cells, keys.of(names_of_keys)[places], draws, np.stack(sums))
+        kept = windows.wanted(span, start, offsets, rows.ranges)
+        yield block if kept is None else Block(*(part[..., kept] for part in block))
+
+
+def entries(rows: Rows) -> Iterator[Entries]:
+    """Unpack histograms; takes CPU time, so run it in a thread. Raises ValueError where one is damaged."""
+    by_metric: dict[str, list[tuple[int, int, bytes]]] = defaultdict(list)
+    for metric, minute, cell, data in rows.fresh:
+        by_metric[metric].append((minute, cell, data))
+    for metric, found in by_metric.items():
+        places = np.array([row[:2] for row in found], dtype=np.int64)
+        yield Entries(metric, places[:, 0], places[:, 1], *decode_entries([row[2] for row in found]))
+    for span, start, metric, data in rows.packed:
+        (offsets, cells), lengths, buckets, counts = unpack_histograms(data)
+        kept = windows.wanted(span, start, offsets, rows.ranges)
+        if kept is not None:
+            inside = np.zeros(len(offsets), dtype=bool)
+            inside[kept] = True
+            each = np.repeat(inside, lengths)
+            offsets, cells, lengths, buckets, counts = (
+                offsets[kept], cells[kept], lengths[kept], buckets[each], counts[each],
+            )  # fmt: skip
+        yield Entries(metric, start + offsets, cells, lengths, buckets, counts)
+
+
+def fold(parts: Iterable[Block], code_of: Callable[[Block], Ints], sums: int = len(SUMS)) -> tuple[Ints, Ints]:
+    """Sum blocks of so many sums by a code of each row; return the codes in order and their sums."""
+    held = [(np.zeros(0, dtype=np.int64), np.zeros((sums, 0), dtype=np.int64))]
+    rows = 0
+    for block in parts:
+        held.append((code_of(block), block.sums))
+        rows += len(block.cells)
+        if rows > _ROWS_HELD:
+            held, rows = [_summed(held)], 0
+    return _summed(held)
+
+
+def _summed(parts: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
+    return sum_by(np.concatenate([codes for codes, _ in parts]), np.concatenate([sums for _, sums in parts], axis=1))
+
+
+def dense(parts: Iterable[Entries], groups: int, group_of: Callable[[Entries], Ints]) -> Ints:
+    """Merge histograms into one row of buckets for each group; `group_of` numbers those of an `Entries`."""
+    merged = np.zeros(groups * BUCKETS, dtype=np.int64)
+    for part in parts:
+        np.add.at(merged, np.repeat(group_of(part) * BUCKETS, part.lengths) + part.buckets, part.counts)
+    return merged.reshape(groups, BUCKETS)
+
+
+def histogram_of(row: Ints) -> LogHistogram:
+    """Return a row of buckets as a histogram."""
+    filled = np.flatnonzero(row)
+    return histogram(filled, row[filled])
+
+
+def histogram(buckets: Ints, counts: Ints) -> LogHistogram:
+    """Return buckets and their counts as a histogram."""
+    return LogHistogram(dict(zip(buckets.tolist(), counts.tolist(), strict=True)))

@@ -73,6 +73,7 @@ def row_of(record: RequestRecord) -> tuple[Any, ...]:
         "vetoes": decision.vetoes,
         "speculation": decision.speculation,
         "plain_s": decision.plain_s,
+        "holdout": decision.holdout,
     }
     return (
         request_id, utc(record.at), endpoint, model, key_id, end_user, task, record.confidence, source, backend, method,

@@ -8,25 +8,26 @@ from operator import itemgetter
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 from sqlalchemy import Dialect, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.bands import context_band, load_band, temperature_band
-from gateway.db.models import ACCEPTED_COLUMNS, CELL_COLUMNS, MINUTE, ActivityRollup, Cell, LatencyRollup
+from gateway.db.models import ACCEPTED_COLUMNS, CELL_COLUMNS, ActivityMinute, Cell, LatencyMinute
 from gateway.db.records import clean, insert_for, insert_of
 from gateway.histogram import METRICS, LogHistogram, Metric
 from gateway.types import CellKey, RequestRecord, Spec
 
-_LATENCY_KEY = ("span", "minute", "cell_id", "metric", "writer")
-_ACTIVITY_KEY = ("span", "minute", "cell_id", "key_id", "state")
-SUMS = tuple(column.name for column in ActivityRollup.__table__.columns if column.name not in _ACTIVITY_KEY)
-"""The integer columns of `activity_rollups`."""
+_LATENCY_KEY = ("minute", "cell_id", "metric", "writer")
+_ACTIVITY_KEY = ("minute", "cell_id", "key_id", "draw")
+SUMS = tuple(column.name for column in ActivityMinute.__table__.columns if column.name not in _ACTIVITY_KEY)
+"""The integer columns of `activity_minutes`, in order."""
 _CHUNK = 200
 _TIME_UNIT_US = 100
 _LONGEST_S = 86_400.0
 
 LatencyKey = tuple[int, CellKey, Metric]
-ActivityKey = tuple[int, CellKey, str, str]
+ActivityKey = tuple[int, CellKey, str, int]
 Placed = tuple[RequestRecord, CellKey]
 """A record with the cell that `cell_of` gives it."""
 
@@ -66,16 +67,22 @@ def latencies(placed: Iterable[Placed]) -> dict[LatencyKey, LogHistogram]:
 
 
 def activity(placed: Iterable[Placed]) -> dict[ActivityKey, dict[str, int]]:
-    """Return the sums per minute, cell, API key and decision state."""
+    """Return the sums per minute, cell, API key and draw of the holdout."""
     found: dict[ActivityKey, dict[str, int]] = {}
     for record, cell in placed:
-        key = (int(record.at // 60), cell, clean(record.key_id)[:64], record.decision.state[:16])
+        key = (int(record.at // 60), cell, clean(record.key_id)[:64], draw_of(record))
         sums = found.get(key)
         if sums is None:
             sums = found[key] = dict.fromkeys(SUMS, 0)
         for name, value in _sums_of(record).items():
             sums[name] += value
     return found
+
+
+def draw_of(record: RequestRecord) -> int:
+    """Return the `draw` of `ActivityMinute`: whether the holdout could have held this request, and whether it did."""
+    share = 0 if record.fallback else round(record.decision.holdout * 1e6)
+    return -share if record.decision.state == "holdout" else share
 
 
 async def cell_ids(connection: AsyncConnection, cells: Iterable[CellKey]) -> dict[CellKey, int]:
@@ -86,10 +93,12 @@ async def cell_ids(connection: AsyncConnection, cells: Iterable[CellKey]) -> dic
     for start in range(0, len(wanted), _CHUNK):
         chunk = wanted[start : start + _CHUNK]
         keys = [tuple(getattr(cell, name) for name in CELL_COLUMNS) for cell in chunk]
-        rows = [dict(zip(CELL_COLUMNS, key, strict=True)) for key in keys]
-        await connection.execute(insert_for(connection, Cell).on_conflict_do_nothing(), rows)
-        found = await connection.execute(select(Cell.id, *columns).where(tuple_(*columns).in_(keys)))
-        numbers |= {CellKey(*row[1:]): row[0] for row in found}
+        known = select(Cell.id, *columns).where(tuple_(*columns).in_(keys))
+        numbers |= {CellKey(*row[1:]): row[0] for row in await connection.execute(known)}
+        rows = [asdict(cell) for cell in chunk if cell not in numbers]
+        if rows:  # an attempt to insert uses up a number, even where the cell is there
+            await connection.execute(insert_for(connection, Cell).on_conflict_do_nothing(), rows)
+            numbers |= {CellKey(*row[1:]): row[0] for row in await connection.execute(known)}
     return numbers
 
 
@@ -99,7 +108,6 @@ async def merge_latencies(
     numbers: Mapping[CellKey, int],
     *,
     writer: str,
-    span: int = MINUTE,
 ) -> None:
     """Merge histograms into this writer's rows. No other process changes these, so reading before writing is safe."""
     wanted: dict[tuple[int, int, str], LogHistogram] = {
@@ -110,13 +118,13 @@ async def merge_latencies(
         cells: Any = sorted({cell_id for at, cell_id, _ in wanted if at == minute})
         if connection.dialect.name != "postgresql":
             cells = msgspec.json.encode(cells).decode()
-        stored: Any = await connection.exec_driver_sql(read, (span, writer, minute, cells))
+        stored: Any = await connection.exec_driver_sql(read, (writer, minute, cells))
         for cell_id, metric, packed in stored:
             histogram = wanted.get((minute, cell_id, metric))
             if histogram is not None:
                 histogram.merge(LogHistogram.decode(packed))
     rows = [
-        (span, minute, cell_id, metric, writer, histogram.count, histogram.encode())
+        (minute, cell_id, metric, writer, histogram.encode())
         for (minute, cell_id, metric), histogram in sorted(wanted.items(), key=itemgetter(0))
     ]
     if rows:
@@ -127,13 +135,11 @@ async def add_activity(
     connection: AsyncConnection,
     fresh: Mapping[ActivityKey, Mapping[str, int]],
     numbers: Mapping[CellKey, int],
-    *,
-    span: int = MINUTE,
 ) -> None:
     """Add sums to the shared rows, in key order so that gateways never wait for each other in a circle."""
     rows: list[tuple[Any, ...]] = [
-        (span, minute, numbers[cell], key_id, state, *map(sums.__getitem__, SUMS))
-        for (minute, cell, key_id, state), sums in fresh.items()
+        (minute, numbers[cell], key_id, draw, *map(sums.__getitem__, SUMS))
+        for (minute, cell, key_id, draw), sums in fresh.items()
     ]
     rows.sort(key=lambda row: row[: len(_ACTIVITY_KEY)])
     if rows:
@@ -143,8 +149,8 @@ async def add_activity(
 @lru_cache(maxsize=8)
 def _activity_statement(dialect: Dialect) -> str:
     """Return the statement that adds; its parameters are the key's columns and `SUMS`, in order."""
-    insert = insert_of(dialect.name, ActivityRollup)
-    added = {name: getattr(ActivityRollup, name) + insert.excluded[name] for name in SUMS}
+    insert = insert_of(dialect.name, ActivityMinute)
+    added = {name: getattr(ActivityMinute, name) + insert.excluded[name] for name in SUMS}
     names = (*_ACTIVITY_KEY, *SUMS)
     return _compiled(insert.on_conflict_do_update(index_elements=_ACTIVITY_KEY, set_=added), names, dialect)
 
@@ -152,15 +158,15 @@ def _activity_statement(dialect: Dialect) -> str:
 @lru_cache(maxsize=8)
 def _latency_statements(dialect: Dialect) -> tuple[str, str]:
     """Return the statement that reads a minute's rows of some cells, and the one that replaces rows."""
-    insert = insert_of(dialect.name, LatencyRollup)
-    replace = {"count": insert.excluded["count"], "histogram": insert.excluded.histogram}
-    names = (*_LATENCY_KEY, "count", "histogram")
+    insert = insert_of(dialect.name, LatencyMinute)
+    replace = {"histogram": insert.excluded.histogram}
+    names = (*_LATENCY_KEY, "histogram")
     write = _compiled(insert.on_conflict_do_update(index_elements=_LATENCY_KEY, set_=replace), names, dialect)
-    read = "SELECT cell_id, metric, histogram FROM latency_rollups WHERE "
+    read = "SELECT cell_id, metric, histogram FROM latency_minutes WHERE "
     if dialect.name == "postgresql":
-        read += "span = $1 AND writer = $2 AND minute = $3 AND cell_id = ANY($4::BIGINT[])"
+        read += "writer = $1 AND minute = $2 AND cell_id = ANY($3::BIGINT[])"
     else:
-        read += "span = ? AND writer = ? AND minute = ? AND cell_id IN (SELECT value FROM json_each(?))"
+        read += "writer = ? AND minute = ? AND cell_id IN (SELECT value FROM json_each(?))"
     return read, write
 
 

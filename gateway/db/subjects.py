@@ -11,9 +11,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Table, delete, func, literal, select
+from sqlalchemy import ColumnElement, String, Table, cast, delete, func, literal, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.db.models import ActivityRollup, AuditFinding, Base, Request, RequestText
+from gateway.db import maintenance, packing
+from gateway.db.models import ActivityMinute, ActivityPacked, AuditFinding, Base, Request, RequestText
+from gateway.db.packed import unpack
 from gateway.db.records import insert_for
 from gateway.db.rollups import SUMS
 from gateway.db.transactions import Transactions
@@ -21,6 +24,8 @@ from gateway.db.transactions import Transactions
 ERASED = "erased"
 """The key under which the sums of erased applications go on counting."""
 _PAGE = 500
+_PACKED = 50
+"""Packed rows that one transaction moves."""
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -87,24 +92,47 @@ class Subjects(Transactions):
         return len(ids)
 
     async def _disown(self, key_id: str) -> int:
-        """Add an application's roll-ups to those of nobody, an hour of minutes at a time; return how many rows."""
-        table, moved = ActivityRollup, 0
-        while True:
-            async with self._write() as connection:
-                oldest = select(func.min(table.minute)).where(table.key_id == key_id)
-                first = (await connection.execute(oldest)).scalar()
-                if first is None:
-                    return moved
-                mine = (table.key_id == key_id, table.minute.between(first, first + 59))
-                groups = (table.span, table.minute, table.cell_id, table.state)
-                sums = (func.sum(getattr(table, name)) for name in SUMS)
-                summed = select(*groups, literal(ERASED), *sums).where(*mine).group_by(*groups)
-                names = ["span", "minute", "cell_id", "state", "key_id", *SUMS]
-                insert = insert_for(connection, table).from_select(names, summed)
-                added = {name: getattr(table, name) + insert.excluded[name] for name in SUMS}
-                keys = ("span", "minute", "cell_id", "key_id", "state")
-                await connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=added))
-                moved += (await connection.execute(delete(table).where(*mine))).rowcount
+        """Add an application's roll-ups to those of nobody, an hour at a time; return how many rows."""
+        moved = 0
+        for move in (_move_minutes, _move_packed):
+            while True:
+                async with self._write(30.0) as connection:
+                    await maintenance.lock(connection)
+                    some = await move(connection, key_id)
+                if not some:
+                    break
+                moved += some
+        return moved
+
+
+async def _move_minutes(connection: AsyncConnection, key_id: str) -> int:
+    """Move up to an hour of fresh minutes; 0: none is left."""
+    table = ActivityMinute
+    oldest = select(func.min(table.minute)).where(table.key_id == key_id)
+    first = (await connection.execute(oldest)).scalar()
+    if first is None:
+        return 0
+    mine = (table.key_id == key_id, table.minute.between(first, first + 59))
+    names = ("minute", "cell_id", "draw", *SUMS)
+    mine_as_erased = select(literal(ERASED), *(getattr(table, name) for name in names)).where(*mine)
+    insert = insert_for(connection, table).from_select(["key_id", *names], mine_as_erased)
+    added = {name: getattr(table, name) + insert.excluded[name] for name in SUMS}
+    keys = ("minute", "cell_id", "key_id", "draw")
+    await connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=added))
+    return (await connection.execute(delete(table).where(*mine))).rowcount
+
+
+async def _move_packed(connection: AsyncConnection, key_id: str) -> int:
+    """Move an application's sums in some packed rows; 0: none is left."""
+    table = ActivityPacked
+    named = cast(table.keys, String).contains(key_id, autoescape=True)
+    some = select(table.span, table.minute, table.keys, table.data).where(named).limit(_PACKED)
+    found = [row for row in (await connection.execute(some)).all() if key_id in row[2]]
+    for span, minute, keys, data in found:
+        named_anew = [ERASED if key == key_id else key for key in keys]
+        await connection.execute(delete(table).where(table.span == span, table.minute == minute))
+        await packing.add_sums(connection, span, minute, named_anew, unpack(data))
+    return len(found)
 
 
 def _table(model: type[Base]) -> Table:

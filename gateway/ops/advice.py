@@ -54,7 +54,7 @@ def _switch_off(task: TaskFigures, gain: Gain | None) -> Advice:
         because = (
             f"gain {gain.time.gain:.2f} [{gain.time.low:.2f}, {gain.time.high:.2f}] against the randomised holdout"
         )
-        return Advice("switch_off", task.task, f"Switch speculation off for {task.task}", because, "strata")
+        return Advice("switch_off", task.task, f"Switch speculation off for {task.task}", because, "sums")
     because = (
         f"gain {task.gain:.2f} [{task.gain_low:.2f}, {task.gain_high:.2f}] against plain steps at the same load, over "
         f"{task.requests_spec} speculative requests"
@@ -115,4 +115,4 @@ def _distil(task: TaskFigures) -> Advice | None:
 
 def _more_holdout(tasks: Sequence[str]) -> Advice:
     text = f"Raise `holdout` in the rules of {', '.join(tasks)}, or report over a longer window"
-    return Advice("holdout", "", text, "too few requests were kept plain to say what speculation gained", "strata")
+    return Advice("holdout", "", text, "too few requests were kept plain to say what speculation gained", "sums")

@@ -8,17 +8,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gateway.bands import load_band
-from gateway.db import CellActivity, Database, Switch, TaskSummary
+from gateway.db import CellActivity, Database, Switch, TaskActivity, TaskLatency
 from gateway.errors import StoreUnavailable
 from gateway.ops.arms import arm_figures
 from gateway.ops.costs import costed_by_task
 from gateway.ops.figures import add_paths, application_figures, path_figures, task_figures
+from gateway.ops.holdout import Gains, gains
 from gateway.ops.model import Health, PathFigures, PathSums, Report, Switched, TaskFigures
-from gateway.ops.series import Series, series_of, step_minutes
+from gateway.ops.series import SUMMED, Series, series_of, step_minutes
 from gateway.ops.study import changes_of, study_of
 from gateway.routing import Snapshot, summarize
 from gateway.routing import TaskSummary as LiveTask
@@ -74,14 +75,15 @@ class OpsReader:
     async def series(self, since_s: float) -> Series:
         """Return the charts of the latest `since_s` seconds. Raises StoreUnavailable."""
         now = self._clock()
-        return series_of(await self._database.task_series(now - since_s, step_minutes(since_s)), since_s, now)
+        points = await self._database.task_series(now - since_s, step_minutes(since_s), SUMMED)
+        return series_of(points, since_s, now)
 
     async def _read(self, report: Report, live: Mapping[str, LiveTask], study: bool) -> None:
         """Fill in everything that comes from the database. Raises StoreUnavailable."""
         database, since = self._database, report.generated_at - report.since_s
-        summary = await database.task_summary(since)
-        cells = await database.cell_activity(since)
-        paths = sums_by_path(summary, cells)
+        window = await database.window(since, report.generated_at)
+        cells = window.cells
+        paths = sums_by_path(window.activity, window.latency, cells)
         report.arms = arm_figures(cells)
         report.tasks, report.totals, report.paths = figures_by_task(paths)
         logged = await database.switches(0.0, limit=1000) if self._snapshot is None else []
@@ -91,12 +93,14 @@ class OpsReader:
         changed = [Switched(s.at.timestamp(), s.task, s.band, s.old_arm, s.new_arm, s.reason) for s in switches]
         report.switches = changed[:_SWITCHES_SHOWN]
         names = {key.key_id: key.name for key in await database.list_keys()}
-        report.applications = application_figures(summary.activity, names)
+        gained = gains(window.strata, names)
+        _compare(report, gained)
+        report.applications = application_figures(window.activity, names)
         report.audits = await database.audit_sums(since, report.generated_at)
         report.parted = await database.audit_findings(since) if any(one.parted for one in report.audits) else []
         if study:
-            minutes = int(since // 60), int(report.generated_at // 60)
-            report.study = study_of(report, await database.evidence(*minutes), cells, names, changes_of(changed))
+            queries = database.statements(since, report.generated_at)
+            report.study = study_of(report, window, gained, changes_of(changed), queries)
         report.source = f"Figures from the roll-ups in {_name(database.url)}"
 
     def _live(self) -> dict[str, LiveTask]:
@@ -122,12 +126,14 @@ class OpsReader:
         return parts
 
 
-def sums_by_path(summary: TaskSummary, cells: Sequence[CellActivity]) -> dict[tuple[str, str], PathSums]:
+def sums_by_path(
+    activity: Iterable[TaskActivity], latencies: Iterable[TaskLatency], cells: Sequence[CellActivity]
+) -> dict[tuple[str, str], PathSums]:
     """Return the sums and latencies of each task and path."""
     paths: dict[tuple[str, str], PathSums] = defaultdict(PathSums)
-    for part in summary.activity:
+    for part in activity:
         paths[part.task, part.arm.path].sums.add(part.sums)
-    for latency in summary.latency:
+    for latency in latencies:
         of = paths[latency.task, latency.arm.path]
         histograms = {"tpot": of.tpot, "ttft": of.ttft, "itl": of.itl}
         if latency.metric in histograms:
@@ -169,6 +175,16 @@ def _decide(task: TaskFigures, live: Mapping[str, LiveTask], switches: Sequence[
             task.arm, task.state, task.reason = switch.new_arm, "logged", switch.reason
             task.path = "plain" if switch.new_arm.endswith("/plain") else "speculative"
             return
+
+
+def _compare(report: Report, gained: Gains) -> None:
+    """Fill in the gain against the randomised holdout: the very figures of the reports."""
+    known = {gain.name: gain for gain in gained.tasks}
+    for task in [*report.tasks, report.totals]:
+        gain = gained.total if task is report.totals else known.get(task.task)
+        if gain is not None:
+            task.held, saving = gain.holdout, gain.time
+            task.holdout_gain, task.holdout_low, task.holdout_high = saving.gain, saving.low, saving.high
 
 
 def _live_figures(row: LiveTask) -> TaskFigures:

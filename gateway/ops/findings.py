@@ -54,7 +54,7 @@ def waste(cells: Iterable[CellActivity]) -> list[Waste]:
     return sorted(found.values(), key=lambda row: (-row.wasted_s, row.task))
 
 
-def tails(parts: Sequence[Tail]) -> list[TailRow]:
+def tails(parts: Iterable[Tail]) -> list[TailRow]:
     """Return p99 of ITL and TPOT of each task on both paths, over all its loads."""
     merged: dict[tuple[str, str, str], LogHistogram] = defaultdict(LogHistogram)
     for part in parts:

@@ -17,8 +17,6 @@ from gateway.db import ActivitySums, Stratum
 from gateway.ops.figures import student_t
 from gateway.ops.study_model import NEEDED, Gain, Saving
 
-ROUTED = frozenset({"ok", "no_data", "probe", "policy", "p99"})
-"""Decision states of requests that could have been drawn into the holdout and were not."""
 _UNIT_S = 1e-4
 
 
@@ -54,8 +52,16 @@ class Pair(NamedTuple):
     routed: Moments
 
 
-Place = tuple[str, str, str]
-"""(task, temperature, context)."""
+Place = tuple[str, str, str, int]
+"""(task, temperature, context, share of the holdout): all known before the draw."""
+
+
+class Gains(NamedTuple):
+    """The gain over everything, by task and by application (busiest first)."""
+
+    total: Gain
+    tasks: list[Gain]
+    applications: list[Gain]
 
 
 def time_of(sums: ActivitySums) -> Moments:
@@ -79,26 +85,32 @@ def accelerator_of(sums: ActivitySums) -> Moments:
     )
 
 
-def gains(strata: Iterable[Stratum], names: Mapping[str, str]) -> tuple[Gain, list[Gain], list[Gain]]:
-    """Return the gain over everything, by task and by application (busiest first); `names` are those of API keys."""
-    strata = [part for part in strata if part.sums.measured]
-    control = _by_place(part for part in strata if part.state == "holdout" and part.arm.k == 0)
-    routed = [part for part in strata if part.state in ROUTED]
+def gains(strata: Iterable[Stratum], names: Mapping[str, str]) -> Gains:
+    """Return what routing gained over what the holdout kept plain; `names` are those of API keys.
+
+    Only requests count that the draw could have held: where a rule, a veto or the p99 guard left one path, both sides
+    would take it.
+    """
+    drawn = [part for part in strata if part.sums.measured and part.draw]
+    control = _by_place(part for part in drawn if part.draw < 0 and part.arm.k == 0)
+    routed = [part for part in drawn if part.draw > 0]
     tasks = sorted({part.task for part in routed})
     keys = sorted({part.key_id for part in routed})
-    total = _gain(Gain("all", "all"), control, routed)
-    by_task = [_gain(Gain("task", task), control, [p for p in routed if p.task == task]) for task in tasks]
     by_key = [
         _gain(Gain("application", names.get(key, key), key), control, [p for p in routed if p.key_id == key])
         for key in keys
     ]
-    return total, by_task, sorted(by_key, key=lambda gain: (-gain.tokens, gain.key_id))
+    return Gains(
+        _gain(Gain("all", "all"), control, routed),
+        [_gain(Gain("task", task), control, [p for p in routed if p.task == task]) for task in tasks],
+        sorted(by_key, key=lambda gain: (-gain.tokens, gain.key_id)),
+    )
 
 
 def _by_place(strata: Iterable[Stratum]) -> dict[Place, ActivitySums]:
     found: dict[Place, ActivitySums] = defaultdict(ActivitySums)
     for part in strata:
-        found[part.task, part.temperature, part.context].add(part.sums)
+        found[part.task, part.temperature, part.context, abs(part.draw)].add(part.sums)
     return found
 
 

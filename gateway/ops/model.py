@@ -44,6 +44,12 @@ class TaskFigures(msgspec.Struct):
     gain: float | None = None
     gain_low: float | None = None
     gain_high: float | None = None
+    held: int = 0
+    """Requests that the randomised holdout kept plain."""
+    holdout_gain: float | None = None
+    """Against those: time they would have taken over time taken, all requests that the draw could have held."""
+    holdout_low: float | None = None
+    holdout_high: float | None = None
     tpot_p50_plain_ms: float | None = None
     tpot_p50_spec_ms: float | None = None
     tpot_p99_plain_ms: float | None = None

@@ -98,14 +98,14 @@ def _gains(study: Study) -> list[Flowable]:
     shown: list[Gain] = [study.total, *study.tasks, *study.applications]
     rows = [(g.name, g.requests, g.holdout, *_saving(g.time), *_saving(g.accelerator)) for g in shown]
     notes = [_text(f"{gain.name}: {gain.note}", "Normal") for gain in shown if gain.note]
-    title = _title("What speculation gained, against the randomised holdout", "strata")
+    title = _title("What speculation gained, against the randomised holdout", "sums")
     estimator = f"Estimator: {study.estimator}. {study.estimator_note}"
     return [title, _table(head, rows), *notes, _text(estimator, "Normal")]
 
 
 def _losses(study: Study) -> list[Flowable]:
     lines = [f"{gain.scope} {gain.name}: {', '.join(_saving(gain.time))} s" for gain in study.losses]
-    return [_title("Where it lost", "strata"), *(_text(x, "Normal") for x in lines or ["Nowhere for certain."])]
+    return [_title("Where it lost", "sums"), *(_text(x, "Normal") for x in lines or ["Nowhere for certain."])]
 
 
 def _waste(study: Study) -> list[Flowable]:
@@ -115,7 +115,7 @@ def _waste(study: Study) -> list[Flowable]:
          "–" if w.share is None else f"{w.share:.1%}")
         for w in study.waste
     ]  # fmt: skip
-    return [_title("Draft work wasted", "cells"), _table(head, rows)]
+    return [_title("Draft work wasted", "sums"), _table(head, rows)]
 
 
 def _tails(study: Study) -> list[Flowable]:
@@ -125,7 +125,7 @@ def _tails(study: Study) -> list[Flowable]:
         for t in study.tails
     ]  # fmt: skip
     head = ("task", "latency", "plain p99, ms", "from", "to", "speculative p99, ms", "from", "to")
-    asked = _title("Do full-miss rounds cause the spikes?", "cells", "tails")
+    asked = _title("Do full-miss rounds cause the spikes?", "sums", "tails")
     return [_title("p99 on both paths", "tails"), _table(head, rows), asked, _text(study.spikes.text, "Normal")]
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
+from typing import Protocol
 
 import jinja2
 import msgspec
@@ -33,7 +34,37 @@ class Bar:
     verdict: str
 
 
-def verdict(task: TaskFigures | ArmFigures) -> str:
+class Gained(Protocol):
+    """A gain with its interval: a task's, an arm's or that against the holdout."""
+
+    @property
+    def gain(self) -> float | None:
+        """Above 1 speculation is faster."""
+
+    @property
+    def gain_low(self) -> float | None:
+        """The interval's lower end."""
+
+    @property
+    def gain_high(self) -> float | None:
+        """The interval's upper end."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldoutGain:
+    """The gain against the holdout."""
+
+    gain: float | None
+    gain_low: float | None
+    gain_high: float | None
+
+
+def holdout(task: TaskFigures) -> HoldoutGain:
+    """Return a task's gain against the holdout."""
+    return HoldoutGain(task.holdout_gain, task.holdout_low, task.holdout_high)
+
+
+def verdict(task: Gained) -> str:
     """Return `win`, `lose`, `level` (an interval that holds 1, or none yet) or nothing where no gain is known."""
     if task.gain is None:
         return ""
@@ -106,7 +137,7 @@ def both(plain: float | None, spec: float | None) -> str:
     return DASH if plain is None and spec is None else f"{milliseconds(plain)} → {milliseconds(spec)}"
 
 
-def interval(task: TaskFigures | ArmFigures) -> str:
+def interval(task: Gained) -> str:
     """Return the gain's 95 % interval, or nothing."""
     if task.gain_low is None or task.gain_high is None:
         return ""
@@ -141,6 +172,7 @@ def environment() -> jinja2.Environment:
         "both": both,
         "ms": milliseconds,
         "interval": interval,
+        "holdout": holdout,
         "utc": utc,
         "window": window_name,
         "bar": bar,

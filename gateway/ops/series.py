@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from gateway.db import ActivityPoint, ActivitySums
+from gateway.db import ActivityPoint
 from gateway.errors import InvalidRequest
 
 _STEPS = ((3600, 1), (6 * 3600, 5), (24 * 3600, 15), (7 * 86400, 60), (30 * 86400, 240))
 """(window at most, seconds; minutes a step)."""
 _DAY = 1440
+SUMMED = (
+    "requests", "failed", "completion_tokens", "ttft_us", "decode_tokens", "decode_us", "rounds", "accepted",
+    "zero_rounds",
+)  # fmt: skip
+"""The sums that the charts need."""
 
 
 class Line(msgspec.Struct):
@@ -51,23 +56,23 @@ def series_of(points: Sequence[ActivityPoint], since_s: float, now: float) -> Se
     if since_s / step > 2000:
         raise InvalidRequest("since: a chart shows 2000 days at most", param="since")
     times = list(range(int((now - since_s) // step * step), int(now) + 1, step))
-    by: dict[tuple[str, int], ActivitySums] = defaultdict(ActivitySums)
-    by_task: dict[tuple[str, int], ActivitySums] = defaultdict(ActivitySums)
+    by: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+    by_task: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
     for point in points:
         at = point.at // step * step
-        by[point.arm.path, at].add(point.sums)
+        by[point.arm.path, at].update(point.sums)
         if point.arm.k:
-            by_task[point.task, at].add(point.sums)
+            by_task[point.task, at].update(point.sums)
     paths = ("plain", "speculative")
     tasks = sorted({task for task, _ in by_task})
 
-    def lines(names: Sequence[str], of: dict[tuple[str, int], ActivitySums], value: Value) -> list[Line]:
-        empty = ActivitySums()
+    def lines(names: Sequence[str], of: Mapping[tuple[str, int], Sums], value: Value) -> list[Line]:
+        empty: Sums = Counter()
         return [Line(name, [value(of.get((name, at), empty)) for at in times]) for name in names]
 
     charts = [
-        Chart("requests", "Requests per second", "", lines(paths, by, lambda s: s.requests / step)),
-        Chart("tokens", "Tokens per second", "", lines(paths, by, lambda s: s.completion_tokens / step)),
+        Chart("requests", "Requests per second", "", lines(paths, by, lambda s: s["requests"] / step)),
+        Chart("tokens", "Tokens per second", "", lines(paths, by, lambda s: s["completion_tokens"] / step)),
         Chart("tpot", "Time per output token, mean", "ms", lines(paths, by, _tpot_ms)),
         Chart("ttft", "Time to first token, mean", "ms", lines(paths, by, _ttft_ms)),
         Chart("a", "Tokens emitted per round, a", "", lines(tasks, by_task, _a)),
@@ -76,21 +81,22 @@ def series_of(points: Sequence[ActivityPoint], since_s: float, now: float) -> Se
     return Series(times, step, charts)
 
 
-Value = Callable[[ActivitySums], float | None]
+Sums = Mapping[str, int]
+Value = Callable[[Sums], float | None]
 
 
-def _tpot_ms(sums: ActivitySums) -> float | None:
-    return sums.decode_us / sums.decode_tokens / 1000 if sums.decode_tokens else None
+def _tpot_ms(sums: Sums) -> float | None:
+    return sums["decode_us"] / sums["decode_tokens"] / 1000 if sums["decode_tokens"] else None
 
 
-def _ttft_ms(sums: ActivitySums) -> float | None:
-    answered = sums.requests - sums.failed
-    return sums.ttft_us / answered / 1000 if answered > 0 and sums.ttft_us else None
+def _ttft_ms(sums: Sums) -> float | None:
+    answered = sums["requests"] - sums["failed"]
+    return sums["ttft_us"] / answered / 1000 if answered > 0 and sums["ttft_us"] else None
 
 
-def _a(sums: ActivitySums) -> float | None:
-    return 1 + sums.accepted / sums.rounds if sums.rounds else None
+def _a(sums: Sums) -> float | None:
+    return 1 + sums["accepted"] / sums["rounds"] if sums["rounds"] else None
 
 
-def _z(sums: ActivitySums) -> float | None:
-    return 100 * sums.zero_rounds / sums.rounds if sums.rounds else None
+def _z(sums: Sums) -> float | None:
+    return 100 * sums["zero_rounds"] / sums["rounds"] if sums["rounds"] else None

@@ -1,40 +1,38 @@
-"""Evidence → what a report says beyond the page. Pure; called by `collect` where a study is asked for."""
+"""A window → what a report says beyond the page. Pure; called by `collect` where a study is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from gateway.db import CellActivity, Evidence
+from gateway.db import Query, Window
 from gateway.ops.advice import advise
 from gateway.ops.findings import spikes, tails, waste
-from gateway.ops.holdout import gains
+from gateway.ops.holdout import Gains
 from gateway.ops.model import Report, Switched
 from gateway.ops.study_model import ESTIMATOR, ESTIMATOR_NOTE, Change, Gain, Study
 
+TAIL_METRICS = ("itl", "tpot")
+"""The latencies whose p99 reports compare."""
+
 
 def study_of(
-    report: Report,
-    evidence: Evidence,
-    cells: Sequence[CellActivity],
-    names: Mapping[str, str],
-    changes: Sequence[Change],
+    report: Report, window: Window, gained: Gains, changes: Sequence[Change], queries: Sequence[Query]
 ) -> Study:
-    """Return the study of a window whose page is `report`; `names` are those of API keys."""
-    total, by_task, by_key = gains(evidence.strata, names)
-    rows = tails(evidence.tails)
+    """Return the study of a window whose page is `report`."""
+    rows = tails(part for part in window.tails if part.metric in TAIL_METRICS)
     return Study(
         ESTIMATOR,
         ESTIMATOR_NOTE,
-        total,
-        by_task,
-        by_key,
-        losses_of([*by_task, *by_key]),
-        waste(cells),
+        gained.total,
+        gained.tasks,
+        gained.applications,
+        losses_of([*gained.tasks, *gained.applications]),
+        waste(window.cells),
         rows,
-        spikes(cells, evidence.tails),
+        spikes(window.cells, window.tails),
         list(changes),
-        advise(report.tasks, by_task, rows, cells),
-        evidence.queries,
+        advise(report.tasks, gained.tasks, rows, window.cells),
+        list(queries),
     )
 
 

@@ -14,11 +14,12 @@ from gateway.db import Query
 ESTIMATOR = "randomised holdout, post-stratified ratio"
 ESTIMATOR_NOTE = (
     "A share of conversations is drawn by a keyed hash to stay on plain decoding whatever the statistics say. Their "
-    "time per token, within strata of task and context length (and temperature, where rows tell it; all known "
-    "before the draw), times the tokens of the routed requests is what plain decoding would have taken; gain = that "
-    "over the time taken. 95 % interval: delta method on the log scale, Student's t, the request as the sampling "
-    "unit. Turns of one conversation are drawn together, so the interval is too narrow where conversations are "
-    "long. Decode time only: from first token to last."
+    "time per token, within strata of task, context length and share drawn (and temperature, where rows tell it; all "
+    "known before the draw), times the tokens of the requests that could have been drawn and were routed is what plain "
+    "decoding would have taken; gain = that over the time taken. Requests with one path left by a rule, a veto or the "
+    "p99 guard are on neither side. 95 % interval: delta method on the log scale, Student's t, the request as the "
+    "sampling unit. Turns of one conversation are drawn together, so the interval is too narrow where conversations "
+    "are long. Decode time only: from first token to last."
 )
 NEEDED = 5
 """Measured requests in the holdout at least, before a gain is shown."""
@@ -45,7 +46,7 @@ class Gain(msgspec.Struct):
     key_id: str = ""
     """Of an application."""
     requests: int = 0
-    """Routed by the statistics, and measured."""
+    """Routed where the draw could have held them, and measured."""
     holdout: int = 0
     """Kept plain by the draw, and measured: of the same strata, over all applications."""
     tokens: int = 0
@@ -56,7 +57,7 @@ class Gain(msgspec.Struct):
     accelerator: Saving = msgspec.field(default_factory=Saving)
     """Each step's seconds over the sequences that shared it; unknown where a backend does not report its steps."""
     note: str = ""
-    query: str = "strata"
+    query: str = "sums"
 
 
 class Waste(msgspec.Struct):
@@ -71,7 +72,7 @@ class Waste(msgspec.Struct):
     """The same, shared among the sequences of each step."""
     share: float | None
     """Of all decode time of the speculative requests."""
-    query: str = "cells"
+    query: str = "sums"
 
 
 class TailRow(msgspec.Struct):
@@ -114,7 +115,7 @@ class Spikes(msgspec.Struct):
     high: float | None
     verdict: Literal["yes", "no", "unclear", "no_data"]
     text: str
-    query: str = "cells, tails"
+    query: str = "sums, tails"
 
 
 class Change(msgspec.Struct):
@@ -134,7 +135,7 @@ class Advice(msgspec.Struct):
     task: str
     text: str
     because: str
-    query: str = "cells"
+    query: str = "sums"
 
 
 class Study(msgspec.Struct):

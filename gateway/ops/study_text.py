@@ -42,15 +42,15 @@ def saving(one: Saving) -> str:
 
 def lines(study: Study) -> Iterator[str]:
     """Yield the study, section by section; each names its query."""
-    yield f"Gain against the {study.estimator} (query strata)"
+    yield f"Gain against the {study.estimator} (query sums)"
     for gain in (study.total, *study.tasks, *study.applications):
         yield f"  {gain.scope} {gain.name}: time {saving(gain.time)}; accelerator {saving(gain.accelerator)}"
         yield f"    {gain.requests} routed requests against {gain.holdout} kept plain. {gain.note}".rstrip()
-    yield "Where it lost (query strata)"
+    yield "Where it lost (query sums)"
     yield from [f"  {gain.scope} {gain.name}: {saving(gain.time)}" for gain in study.losses] or [
         "  nowhere for certain"
     ]
-    yield "Draft work wasted (query cells)"
+    yield "Draft work wasted (query sums)"
     for row in study.waste:
         share = "" if row.share is None else f", {row.share:.1%} of decode time"
         work = (

@@ -35,7 +35,7 @@ def choose(ask: Ask, weighed: Weighed, *, forced: bool) -> Choice:
     if len(ask.backends) > 1:
         best, moved = placed(ask, weighed)
     return (
-        _holdout(ask, best, weighed.options)
+        _holdout(ask, best, weighed)
         or _probe(ask, best, weighed)
         or (_moved(best, moved, weighed) if moved else None)
         or usual
@@ -109,21 +109,28 @@ def _fallback(options: list[Option], rule: Rule, best: Option) -> Option:
     return next((option for option in options if option.arm.path == rule.fallback_path), best)
 
 
-def _holdout(ask: Ask, best: Option, options: list[Option]) -> Choice | None:
+def holdout_of(ask: Ask, weighed: Weighed, *, forced: bool) -> float:
+    """Return the share of the holdout that such a request is drawn for: 0 where there are not both paths to hold it on.
+
+    Only with requests that it could have held the holdout may be compared.
+    """
+    both = {option.arm.path for option in weighed.options} == {"plain", "speculative"}
+    return 0.0 if forced or ask.snapshot.stale or not both else ask.rule.holdout
+
+
+def _holdout(ask: Ask, best: Option, weighed: Weighed) -> Choice | None:
     """Return the fixed arm of the holdout that this conversation (else request) falls into, if any."""
-    rule = ask.rule
-    if rule.holdout <= 0:
+    held_share: float = weighed.once("holdout", lambda: holdout_of(ask, weighed, forced=False))
+    if held_share <= 0:
         return None
     share = hash_draw(ask.conversation, b"holdout") if ask.conversation else ask.draw
-    if share >= rule.holdout:
+    if share >= held_share:
         return None
-    plain = [option for option in options if option.arm.k == 0]
-    speculative = [option for option in options if option.arm.k > 0]
-    if not plain or not speculative:
-        return None
-    held = plain[0] if share < rule.holdout / 2 else min(speculative, key=_fixed_order)
-    text = f"holdout ({rule.holdout:.1%} of conversations stay on a fixed path)"
-    return Choice(held, "holdout", text, best, rule.holdout / 2)
+    plain = next(option for option in weighed.options if option.arm.k == 0)
+    speculative = [option for option in weighed.options if option.arm.k > 0]
+    held = plain if share < held_share / 2 else min(speculative, key=_fixed_order)
+    text = f"holdout ({held_share:.1%} of conversations stay on a fixed path)"
+    return Choice(held, "holdout", text, best, held_share / 2)
 
 
 def _fixed_order(option: Option) -> tuple[int, str]:

@@ -14,7 +14,7 @@ from engine.messages import Adaptive, Speculation
 from gateway.policy.schema import Rule
 from gateway.routing import reasons
 from gateway.routing.alarm import alarming
-from gateway.routing.choose import Choice, choose
+from gateway.routing.choose import Choice, choose, holdout_of
 from gateway.routing.options import Ask, Option, forced_by, guarded, load_of, servable
 from gateway.routing.snapshot import Snapshot
 from gateway.routing.weigh import Weighed, weigh
@@ -80,6 +80,7 @@ def decide(
         waiting=busy.waiting,
         plain_s=chosen.node.evidence.plain_s,
         propensity=choice.propensity,
+        holdout=weighed.once("holdout", lambda: holdout_of(ask, weighed, forced=forced is not None)),
         incumbent=told.incumbent,
     )
 

@@ -110,7 +110,7 @@ async def test_an_applications_sums_go_on_without_its_name(database_url):
     await database.insert_records(ours + theirs)
     gone = await database.erase(Subject(key_id="k1"), actor="test")
     assert (gone.requests, gone.rollups) == (5, 1)
-    (row,) = (await database.task_summary(0)).activity
+    (row,) = (await database.window(0)).activity
     assert (row.key_id, row.sums.requests, row.sums.completion_tokens) == ("erased", 6, 6 * 14)
     with pytest.raises(ValueError, match="either a key or an end user"):
         await database.erase(Subject(), actor="test")

@@ -120,7 +120,7 @@ def stored(data_dir):
 
     async def count():
         database = Database(f"sqlite:///{data_dir / 'breakeven.db'}")
-        summary = await database.task_summary(0)
+        summary = await database.window(0)
         await database.aclose()
         return sum(group.sums.requests for group in summary.activity)
 

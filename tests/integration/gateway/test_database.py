@@ -8,9 +8,8 @@ import msgspec
 import pytest
 from sqlalchemy import text
 
-from gateway.db import Database, Switch, new_key
+from gateway.db import ActivitySums, Database, Switch, new_key
 from gateway.db.migrate import differences, downgrade
-from gateway.db.queries import ActivitySums
 from gateway.errors import SettingsError, StoreRefused, StoreUnavailable
 from gateway.histogram import LogHistogram
 from gateway.types import Arm
@@ -69,7 +68,7 @@ async def test_records_are_stored_once_and_summed(database):
     assert await database.insert_records(records, writer="w1") == 3
     assert await database.insert_records([*records, make_record("r4", at=now)], writer="w1") == 1
     assert await database.insert_records(records, writer="w2") == 0
-    summary = await database.task_summary(now - 60)
+    summary = await database.window(now - 60)
     sums = {group.arm: group.sums for group in summary.activity}
     speculative = sums[Arm("engine", "ngram", 4)]
     assert speculative == ActivitySums(
@@ -105,7 +104,7 @@ async def test_failed_screened_and_aborted_requests_are_counted_apart(database):
         make_record("r2", at=now, loop=True),
         make_record("r3", at=now, fallback=True),
     ])  # fmt: skip
-    summary = await database.task_summary(now - 60)
+    summary = await database.window(now - 60)
     total = ActivitySums()
     for group in summary.activity:
         total.add(group.sums)
@@ -124,7 +123,7 @@ async def test_concurrent_gateways_lose_nothing(database_url):
             await databases[number].insert_records(records, writer=f"w{number}")
 
     await asyncio.gather(*(write(number) for number in range(4)))
-    summary = await databases[0].task_summary(now - 60)
+    summary = await databases[0].window(now - 60)
     assert sum(group.sums.requests for group in summary.activity) == 200
     assert {row.metric: row.histogram.count for row in summary.latency} == {"tpot": 200, "ttft": 200, "itl": 1000}
     for database in databases:
@@ -148,24 +147,25 @@ async def test_maintenance_deletes_raw_rows_and_keeps_the_sums(database):
     ages = [1, 3 * 1440, 3 * 1440 + 1, 40 * 1440, 100 * 1440, 100 * 1440 + 90]  # minutes
     records = [make_record(f"r{i}", at=now - age * 60) for i, age in enumerate(ages)]
     await database.insert_records(records)
-    before = await database.task_summary(0, now)
+    before = await database.window(0, now)
     assert await database.maintain(now=now) == 3
-    assert await database.task_summary(0, now) == before
-    assert await spans(database) == {1: 1, 60: 2, 1440: 3}
+    after = await database.window(0, now)
+    assert (after.activity, after.latency) == (before.activity, before.latency)
+    assert await spans(database) == {60: 2, 1440: 3, 10080: 3}
     late = [make_record(f"late{i}", at=now - age * 60) for i, age in enumerate(ages)]
     await database.insert_records(late)  # a spool that came back after days
     await database.maintain(now=now)
-    assert await spans(database) == {1: 1, 60: 2, 1440: 3}
-    total = await database.task_summary(0, now)
+    assert await spans(database) == {60: 2, 1440: 3, 10080: 3}
+    total = await database.window(0, now)
     assert sum(group.sums.requests for group in total.activity) == 12
-    cells = {row.key.temperature: row.sums.requests for row in await database.cell_activity(0, now)}
+    cells = {row.key.temperature: row.sums.requests for row in total.cells}
     assert cells == {"0": 2, "*": 10}  # minutes tell the temperature, hours and days do not
     assert {row.metric: row.histogram.count for row in total.latency}["tpot"] == 12
 
 
 async def spans(database):
     async with database._read() as connection:
-        rows = await connection.execute(text("SELECT span, count(*) FROM activity_rollups GROUP BY span"))
+        rows = await connection.execute(text("SELECT span, count(*) FROM activity_packed GROUP BY span"))
         return dict(rows.all())
 
 

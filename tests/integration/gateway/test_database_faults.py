@@ -13,7 +13,7 @@ from tests.fixtures.records import make_record
 
 
 async def requests_in(database):
-    summary = await database.task_summary(0)
+    summary = await database.window(0)
     return sum(group.sums.requests for group in summary.activity)
 
 

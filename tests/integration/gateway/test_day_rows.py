@@ -6,11 +6,16 @@ import time
 
 from sqlalchemy import text
 
-from gateway.db import Database
+from gateway.db import Database, queries
 from gateway.db.migrate import downgrade, upgrade
 from tests.fixtures.records import make_record
 
 NOW = time.time() // 86400 * 86400 + 45_000
+
+
+def seen(window):
+    """All of a window but what hours no longer tell."""
+    return window.activity, window.latency, window.tails
 
 
 async def test_what_comes_late_into_a_told_minute_is_counted_once_in_every_window(database_url):
@@ -28,17 +33,31 @@ async def test_what_comes_late_into_a_told_minute_is_counted_once_in_every_windo
         (5 * 86400, 16),
         (40 * 86400, 16),
     ):
-        summary = await database.task_summary(now - window, now)
+        summary = await database.window(now - window, now)
         assert sum(part.sums.requests for part in summary.activity) == expected, window
         assert {row.metric: row.histogram.count for row in summary.latency}["tpot"] == expected, window
-        points = await database.task_series(now - window, 60)
-        assert sum(point.sums.requests for point in points) == expected, window
+        points = await database.task_series(now - window, 60, ("requests",))
+        assert sum(point.sums["requests"] for point in points) == expected, window
     async with database._read() as connection:
-        fresh = "SELECT count(*) FROM activity_rollups WHERE span = 1 AND minute < :now"
+        fresh = "SELECT count(*) FROM activity_minutes WHERE minute < :now"
         left = (await connection.execute(text(fresh), {"now": int(now // 60) - 75})).scalar()
     assert left == 0
     guard = await database.p99_history(now - 86400, metrics=("tpot",))
     assert sum(cell.histogram.count for cell in guard) == 12
+    await database.aclose()
+
+
+async def test_a_reader_sees_minutes_before_or_after_they_are_told_never_both(database_url):
+    database, now = Database(database_url), time.time()
+    await database.migrate()
+    await database.insert_records([make_record("r", at=now - 3 * 3600)])
+    first, last = int(now // 60) - 300, int(now // 60)
+    async with database._read() as connection:
+        fresh = (await connection.execute(queries.fresh_sums(first, last, 1440))).fetchall()
+        await database.maintain(now=now)
+        packed = (await connection.execute(queries.packed_sums([(60, first, last), (1, first, last)]))).fetchall()
+    assert (len(fresh), len(packed)) == (1, 0)
+    assert [part.sums.requests for part in (await database.window(now - 18000, now)).activity] == [1]
     await database.aclose()
 
 
@@ -48,16 +67,16 @@ async def test_hours_of_an_older_schema_are_added_to_their_days_and_taken_out_ag
     records = [make_record(f"r{i}", at=NOW - days * 86400, task="code") for i, days in enumerate((0.01, 5, 5.1, 9))]
     await database.insert_records(records)
     await database.maintain(now=NOW)
-    before = await database.task_summary(NOW - 20 * 86400, NOW)
-    assert before.activity[0].sums.requests == 4
+    before = seen(await database.window(NOW - 20 * 86400, NOW))
+    assert before[0][0].sums.requests == 4
     async with database._write() as connection:
         await connection.run_sync(downgrade, "0005")
         assert (await connection.execute(text("SELECT count(*) FROM activity_rollups WHERE span = 1440"))).scalar() == 0
     async with database._write() as connection:
         await connection.run_sync(upgrade)
-    assert await database.task_summary(NOW - 20 * 86400, NOW) == before
+    assert seen(await database.window(NOW - 20 * 86400, NOW)) == before
     for days in (6, 9.5, 30):
-        window = await database.task_summary(NOW - days * 86400, NOW)
+        window = await database.window(NOW - days * 86400, NOW)
         assert sum(part.sums.requests for part in window.activity) == {6: 3, 9.5: 4, 30: 4}[days]
         assert {row.metric: row.histogram.count for row in window.latency}["tpot"] == {6: 3, 9.5: 4, 30: 4}[days]
     await database.aclose()

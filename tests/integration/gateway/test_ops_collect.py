@@ -174,7 +174,7 @@ async def test_a_database_that_is_away_leaves_the_live_statistics(tmp_path):
 
 async def test_a_frozen_database_does_not_freeze_the_page(tmp_path):
     class Frozen(Database):
-        async def task_summary(self, *_args, **_more):
+        async def window(self, *_args, **_more):
             await asyncio.sleep(3600)
 
     database = Frozen(f"sqlite:///{tmp_path}/frozen.db")

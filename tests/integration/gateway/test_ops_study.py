@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from gateway.db import Database
-from gateway.db.queries import sums_of
+from gateway.db.sums import sums_of
 from gateway.ops import render
 from gateway.ops.collect import OpsReader
 from gateway.types import Arm
@@ -40,7 +40,7 @@ def traffic(now, each=400):
                 spec, rounds=0, drafted=0, accepted=0, histogram=[], undrafted=tokens, draft_s=0.0, verify_s=0.0,
                 plain_s=seconds,
             )  # fmt: skip
-        decision = msgspec.structs.replace(record.decision, state="holdout" if held else "ok", arm=arm)
+        decision = msgspec.structs.replace(record.decision, state="holdout" if held else "ok", arm=arm, holdout=0.2)
         yield msgspec.structs.replace(record, spec=spec, decision=decision)
 
 
@@ -65,7 +65,7 @@ async def test_both_databases_give_the_same_study_and_it_is_the_truth(both):
     reports = [await OpsReader(database, clock=lambda: now).report(7200, study=True) for database in databases]
     told = [msgspec.to_builtins(report.study) for report in reports]
     for study in told:
-        assert [query.pop("sql")[:6] for query in study["queries"]] == ["SELECT"] * 4
+        assert [query.pop("sql")[:6] for query in study["queries"]] == ["SELECT"] * 3
     assert told[0] == told[1]
     study = reports[0].study
     for gain in study.tasks:
@@ -83,10 +83,14 @@ async def test_the_query_that_is_shown_gives_the_figures_that_are_shown(both):
     now, databases = both
     for database in databases:
         study = (await OpsReader(database, clock=lambda: now).report(7200, study=True)).study
-        (shown,) = [query.sql for query in study.queries if query.id == "strata"]
+        (shown,) = [query.sql for query in study.queries if query.id == "sums"]
+        fresh, packed = shown.split(";\n")
         async with database._read() as connection:
-            rows = (await connection.execute(text(shown.replace(":", r"\:")))).fetchall()
-        routed = [sums_of(row[8:]) for row in rows if row[0] == "code" and row[7] == "ok"]
+            rows = (await connection.execute(text(fresh.replace(":", r"\:")))).fetchall()
+            assert (await connection.execute(text(packed.replace(":", r"\:")))).fetchall() == []
+            code = "SELECT id FROM cells WHERE task = 'code'"
+            cells = set((await connection.execute(text(code))).scalars())
+        routed = [sums_of(row[4:]) for row in rows if row[1] in cells and row[3] > 0]
         code = next(gain for gain in study.tasks if gain.name == "code")
         assert sum(sums.measured for sums in routed) == code.requests == 320
         assert sum(sums.decode_us for sums in routed) / 1e6 == pytest.approx(code.time.actual_s)
@@ -99,7 +103,7 @@ async def test_every_form_has_the_figures_and_leads_to_their_queries(both):
     page = render.to_page(report, standalone=True)
     assert page.count("<svg") >= 2
     assert f"{gain}×" in page
-    for name in ("strata", "cells", "tails", "switches"):
+    for name in ("sums", "tails", "switches"):
         assert f'id="query-{name}"' in page
         assert f'href="#query-{name}"' in page
     assert "<script" not in page
@@ -110,6 +114,40 @@ async def test_every_form_has_the_figures_and_leads_to_their_queries(both):
     assert len({line.count(",") for line in lines if '"' not in line}) == 1
     assert len(lines) == 1 + 2 + 1 + 2
     assert render.to_pdf(report).startswith(b"%PDF-")
+
+
+def one_sided(now, truth=1.5, each=3000):
+    """Requests of one task; of half of them a rule leaves the plain path only, so that no draw could hold them."""
+    rng = random.Random(11)
+    for at in range(each):
+        drawn = at % 2 == 0
+        held = drawn and rng.random() < 0.1
+        arm, tokens = (DRAFTED if drawn and not held else PLAIN), rng.randint(10, 60)
+        tpot = 0.02 * rng.lognormvariate(0, 0.2) / (truth if arm.k else 1)
+        record = make_record(
+            f"r{at}", arm=arm, tpot_s=tpot, completion_tokens=tokens + 1, at=now - rng.random() * 5 * 86400
+        )
+        state = "holdout" if held else "ok" if drawn else "policy"
+        decision = msgspec.structs.replace(record.decision, state=state, arm=arm, holdout=0.2 if drawn else 0.0)
+        yield msgspec.structs.replace(record, decision=decision)
+
+
+async def test_requests_that_no_draw_could_hold_do_not_pull_the_gain_towards_one(database_url):
+    """On minutes, packed hours and days; in the page as in the report."""
+    now, truth = time.time(), 1.5
+    database = Database(database_url)
+    await database.migrate()
+    await database.insert_records(list(one_sided(now, truth)))
+    for _ in range(2):
+        report = await OpsReader(database, clock=lambda: now).report(6 * 86400, study=True)
+        for gain in (report.study.total, *report.study.tasks, *report.study.applications):
+            assert gain.time.low <= truth <= gain.time.high
+            assert gain.time.high - gain.time.low < 0.2
+        page = (await OpsReader(database, clock=lambda: now).report(6 * 86400)).tasks[0]
+        task = report.study.tasks[0]
+        assert (page.holdout_gain, page.holdout_low, page.held) == (task.time.gain, task.time.low, task.holdout)
+        await database.maintain(now=now)
+    await database.aclose()
 
 
 async def test_an_empty_window_is_a_report_too(tmp_path):

@@ -21,7 +21,7 @@ async def counted(store):
 
 async def stored(database):
     """Requests in the roll-ups, and rows behind p99."""
-    summary = await database.task_summary(0)
+    summary = await database.window(0)
     requests = sum(group.sums.requests for group in summary.activity)
     assert sum(row.histogram.count for row in summary.latency if row.metric == "tpot") == requests
     return requests

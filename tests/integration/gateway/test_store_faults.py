@@ -32,7 +32,7 @@ def redis_state(gateway: GatewayServer) -> Any:
 def recorded(url: str) -> int:
     async def count() -> int:
         database = Database(url)
-        rows = await database.task_summary(time.time() - 600)
+        rows = await database.window(time.time() - 600)
         await database.aclose()
         return sum(row.sums.requests for row in rows.activity)
 

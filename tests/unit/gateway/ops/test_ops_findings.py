@@ -91,7 +91,7 @@ def test_advice_says_what_to_switch_off_which_length_to_try_and_what_to_distil()
     assert "Try k = 1" in told["try_k", "code"].text
     assert "1.72x instead of 1.22x" in told["try_k", "code"].because
     held = advise([code], [Gain("task", "code", time=saving(0.8, 0.7, 0.9))], [], [plain, spec])
-    assert [(advice.kind, advice.query) for advice in held] == [("switch_off", "strata")]
+    assert [(advice.kind, advice.query) for advice in held] == [("switch_off", "sums")]
 
 
 def test_too_small_a_holdout_is_said():

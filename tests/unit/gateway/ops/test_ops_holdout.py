@@ -28,8 +28,12 @@ def sums(tokens, seconds, batch=1.0, known=True):
     return out
 
 
-def stratum(arm, state, of, task="code", context="<512", key="anonymous"):
-    return Stratum(task, "0", context, arm, key, state, of)
+HELD, ROUTED, APART = -10_000, 10_000, 0
+"""Draws: kept by a holdout of 1 %, not kept, and not drawn at all."""
+
+
+def stratum(arm, draw, of, task="code", context="<512", key="anonymous"):
+    return Stratum(task, "0", context, arm, key, draw, of)
 
 
 def drawn(rng, n, per_token):
@@ -39,8 +43,8 @@ def drawn(rng, n, per_token):
 
 
 def test_a_gain_without_noise_is_exact():
-    held = stratum(PLAIN, "holdout", sums([10] * 6, [0.2] * 6))
-    routed = stratum(SPEC, "ok", sums([20] * 10, [0.2] * 10, batch=2.0))
+    held = stratum(PLAIN, HELD, sums([10] * 6, [0.2] * 6))
+    routed = stratum(SPEC, ROUTED, sums([20] * 10, [0.2] * 10, batch=2.0))
     total, tasks, applications = gains([held, routed], {"anonymous": "website"})
     assert (total.time.gain, total.time.low, total.time.high) == pytest.approx((2, 2, 2))
     assert (total.time.expected_s, total.time.actual_s, total.time.saved_s) == pytest.approx((4, 2, 2))
@@ -52,8 +56,8 @@ def test_the_interval_covers_the_truth_as_often_as_it_says():
     rng = np.random.default_rng(7)
     truth, covered, runs = 1.25, 0, 400
     for _ in range(runs):
-        held = stratum(PLAIN, "holdout", sums(*drawn(rng, 80, 0.02)))
-        routed = stratum(SPEC, "ok", sums(*drawn(rng, 400, 0.02 / truth)))
+        held = stratum(PLAIN, HELD, sums(*drawn(rng, 80, 0.02)))
+        routed = stratum(SPEC, ROUTED, sums(*drawn(rng, 400, 0.02 / truth)))
         time = gains([held, routed], {})[0].time
         covered += time.low <= truth <= time.high
     assert 0.92 <= covered / runs <= 0.98  # 95 % ± 2.8 standard errors
@@ -62,10 +66,10 @@ def test_the_interval_covers_the_truth_as_often_as_it_says():
 def test_strata_are_weighed_by_what_was_routed_not_by_what_was_held():
     """Long contexts are four times as slow and half the traffic, but nearly all of the holdout."""
     parts = [
-        stratum(PLAIN, "holdout", sums([10] * 5, [0.1] * 5), context="<512"),
-        stratum(PLAIN, "holdout", sums([10] * 95, [0.4] * 95), context="<8k"),
-        stratum(SPEC, "ok", sums([10] * 50, [0.1] * 50), context="<512"),
-        stratum(SPEC, "probe", sums([10] * 50, [0.4] * 50), context="<8k"),
+        stratum(PLAIN, HELD, sums([10] * 5, [0.1] * 5), context="<512"),
+        stratum(PLAIN, HELD, sums([10] * 95, [0.4] * 95), context="<8k"),
+        stratum(SPEC, ROUTED, sums([10] * 50, [0.1] * 50), context="<512"),
+        stratum(SPEC, ROUTED, sums([10] * 50, [0.4] * 50), context="<8k"),
     ]
     total, _, _ = gains(parts, {})
     assert total.time.gain == pytest.approx(1.0)
@@ -74,12 +78,12 @@ def test_strata_are_weighed_by_what_was_routed_not_by_what_was_held():
 
 def test_thin_strata_are_pooled_within_their_task_and_what_stays_thin_is_left_out():
     parts = [
-        stratum(PLAIN, "holdout", sums([10] * 3, [0.2] * 3), context="<512"),
-        stratum(PLAIN, "holdout", sums([10] * 3, [0.2] * 3), context="<8k"),
-        stratum(PLAIN, "holdout", sums([10] * 2, [0.2] * 2), task="math"),
-        stratum(SPEC, "ok", sums([10] * 30, [0.1] * 30), context="<512"),
-        stratum(SPEC, "ok", sums([10] * 30, [0.1] * 30), context="<8k"),
-        stratum(SPEC, "ok", sums([10] * 60, [0.4] * 60), task="math"),
+        stratum(PLAIN, HELD, sums([10] * 3, [0.2] * 3), context="<512"),
+        stratum(PLAIN, HELD, sums([10] * 3, [0.2] * 3), context="<8k"),
+        stratum(PLAIN, HELD, sums([10] * 2, [0.2] * 2), task="math"),
+        stratum(SPEC, ROUTED, sums([10] * 30, [0.1] * 30), context="<512"),
+        stratum(SPEC, ROUTED, sums([10] * 30, [0.1] * 30), context="<8k"),
+        stratum(SPEC, ROUTED, sums([10] * 60, [0.4] * 60), task="math"),
     ]
     total, tasks, _ = gains(parts, {})
     assert total.time.gain == pytest.approx(2.0)
@@ -89,20 +93,32 @@ def test_thin_strata_are_pooled_within_their_task_and_what_stays_thin_is_left_ou
     assert "2 measured requests in the holdout" in math.note
 
 
-@pytest.mark.parametrize("state", ["forced", "fallback", "stale", "veto", "holdout"])
-def test_what_could_not_be_drawn_is_not_counted_as_routed(state):
+@pytest.mark.parametrize("arm", [PLAIN, SPEC])
+def test_what_could_not_be_drawn_is_on_neither_side(arm):
     parts = [
-        stratum(PLAIN, "holdout", sums([10] * 9, [0.2] * 9)),
-        stratum(SPEC, "ok", sums([10] * 9, [0.1] * 9)),
-        stratum(SPEC, state, sums([10] * 900, [9.0] * 900)),
+        stratum(PLAIN, HELD, sums([10] * 9, [0.2] * 9)),
+        stratum(SPEC, ROUTED, sums([10] * 9, [0.1] * 9)),
+        stratum(arm, APART, sums([10] * 900, [9.0] * 900)),
+        stratum(SPEC, HELD, sums([10] * 900, [9.0] * 900)),
     ]
     assert gains(parts, {})[0].time.gain == pytest.approx(2.0)
 
 
+def test_rules_that_hold_different_shares_are_compared_with_their_own():
+    """A slow rule holds half of its requests, a fast one hardly any: together the held would look slow."""
+    parts = [
+        stratum(PLAIN, -500_000, sums([10] * 90, [0.4] * 90)),
+        stratum(SPEC, 500_000, sums([10] * 90, [0.4] * 90)),
+        stratum(PLAIN, -10_000, sums([10] * 10, [0.1] * 10)),
+        stratum(SPEC, 10_000, sums([10] * 990, [0.1] * 990)),
+    ]
+    assert gains(parts, {})[0].time.gain == pytest.approx(1.0)
+
+
 def test_accelerator_time_is_unknown_where_one_backend_does_not_report_it():
     parts = [
-        stratum(PLAIN, "holdout", sums([10] * 9, [0.2] * 9)),
-        stratum(SPEC, "ok", sums([10] * 9, [0.1] * 9, known=False)),
+        stratum(PLAIN, HELD, sums([10] * 9, [0.2] * 9)),
+        stratum(SPEC, ROUTED, sums([10] * 9, [0.1] * 9, known=False)),
     ]
     total = gains(parts, {})[0]
     assert total.time.gain == pytest.approx(2.0)
@@ -112,9 +128,9 @@ def test_accelerator_time_is_unknown_where_one_backend_does_not_report_it():
 
 def test_an_application_is_compared_with_everybodys_holdout_of_its_tasks():
     parts = [
-        stratum(PLAIN, "holdout", sums([10] * 9, [0.2] * 9), key="a"),
-        stratum(SPEC, "ok", sums([10] * 9, [0.1] * 9), key="a"),
-        stratum(SPEC, "ok", sums([10] * 90, [0.4] * 90), key="b"),
+        stratum(PLAIN, HELD, sums([10] * 9, [0.2] * 9), key="a"),
+        stratum(SPEC, ROUTED, sums([10] * 9, [0.1] * 9), key="a"),
+        stratum(SPEC, ROUTED, sums([10] * 90, [0.4] * 90), key="b"),
     ]
     _, _, (b, a) = gains(parts, {})
     assert (a.name, a.time.gain, b.name, b.time.gain) == ("a", pytest.approx(2.0), "b", pytest.approx(0.5))

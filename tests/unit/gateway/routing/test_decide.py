@@ -142,6 +142,19 @@ def test_holdout_splits_by_conversation() -> None:
     assert (again.state == "holdout") == (held[1].state == "holdout")
 
 
+def test_the_share_of_the_holdout_is_told_of_what_it_could_have_held_only() -> None:
+    snapshot, drawn = learned(0.9), rule(holdout=0.02)
+    assert {ask(snapshot, rule=drawn, draw=i / 100).holdout for i in range(100)} == {0.02}
+    assert {ask(snapshot, rule=drawn, draw=i / 100).state for i in range(100)} >= {"ok", "holdout"}
+    assert ask(snapshot, rule=rule(holdout=0.02, path="plain")).holdout == 0
+    assert ask(snapshot, rule=rule(holdout=0.02, path="speculative")).holdout == 0
+    assert ask(snapshot, rule=drawn, request=request(path_wish="plain", identity=identity())).holdout == 0
+    assert ask(snapshot, rule=rule(holdout=0.0)).holdout == 0
+    snapshot = learned(0.9)
+    snapshot.stale = True
+    assert ask(snapshot, rule=drawn).holdout == 0
+
+
 def test_window_and_tools_have_errors_of_their_own() -> None:
     with pytest.raises(InvalidRequest) as window:
         ask(learned(0.9), prompt_tokens=4000)
