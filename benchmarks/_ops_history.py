@@ -190,7 +190,8 @@ def _sums(drawn: Drawn) -> dict[str, NDArray[Any]]:
     drafted = rounds * drawn["k"]
     out: dict[str, NDArray[Any]] = dict.fromkeys(SUMS, np.zeros(len(tokens)))
     out |= {
-        "requests": np.ones(len(tokens)), "failed": drawn["failed"], "prompt_tokens": 400 + 0 * tokens,
+        "requests": np.ones(len(tokens)), "failed": drawn["failed"], "errors": drawn["failed"],
+        "prompt_tokens": 400 + 0 * tokens,
         "completion_tokens": tokens, "overhead_us": 300 + 0 * tokens, "ttft_us": drawn["ttft_s"] * 1e6,
         "e2e_us": (drawn["ttft_s"] + drawn["time_s"]) * 1e6, "measured": ones, "decode_tokens": tokens,
         "decode_us": units * 100, "tokens_tokens": tokens**2, "tokens_time": tokens * units, "time_time": units**2,

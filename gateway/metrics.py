@@ -78,6 +78,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._registry.register(self)
         self._requests: Counter[Labels] = Counter()
+        self._errors: Counter[Labels] = Counter()
         self._decisions: Counter[Labels] = Counter()
         self._prompt: Counter[Labels] = Counter()
         self._completion: Counter[Labels] = Counter()
@@ -94,6 +95,7 @@ class Metrics:
         arm = record.arm
         path = (arm.path,)
         self._requests[record.task, arm.backend, arm.path, str(record.status)] += 1
+        self._errors[record.task, arm.backend, arm.path] += record.is_error
         self._decisions[(record.decision.state,)] += 1
         numbers = record.decision.numbers
         if (alarm := numbers.get("zero_accept_alarm")) is not None:
@@ -123,6 +125,8 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics (the library calls this)."""
         yield _counter("breakeven_requests", "Requests", self._requests.items(), "task", "backend", "path", "status")
+        about = "Requests that we or a backend failed: 5xx, and streams that broke off"
+        yield _counter("breakeven_errors", about, self._errors.items(), "task", "backend", "path")
         yield _counter("breakeven_decisions", "Decisions by their state", self._decisions.items(), "state")
         yield _counter(
             "breakeven_prompt_tokens", "Prompt tokens as backends report them", self._prompt.items(), "backend"

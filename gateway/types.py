@@ -272,3 +272,8 @@ class RequestRecord(msgspec.Struct):
     signals: dict[str, Any] = msgspec.field(default_factory=dict)
     end_user: str = ""
     """Keyed hash of OpenAI's `safety_identifier` or `user`; empty where neither was sent."""
+
+    @property
+    def is_error(self) -> bool:
+        """Whether we or a backend failed it: 5xx, or a stream that broke off. What clients do wrong is none."""
+        return self.status >= 500 or (self.status == 200 and self.error_code is not None)

@@ -200,6 +200,9 @@ class ActivityMinute(Base):
     """Share of the holdout that could have held the request, in millionths; negative if it did, 0 if it could not."""
     requests: Mapped[int]
     failed: Mapped[int]
+    """Anything but 200, clients' own mistakes and leaving included."""
+    errors: Mapped[int]
+    """What burns the error budget: 5xx, and streams that broke off."""
     fallbacks: Mapped[int]
     loops: Mapped[int]
     prompt_tokens: Mapped[int]

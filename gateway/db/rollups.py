@@ -179,7 +179,7 @@ def _compiled(statement: Any, names: Sequence[str], dialect: Dialect) -> str:  #
 
 
 def _is_screened(record: RequestRecord) -> bool:
-    return record.status != 200 or record.fallback or record.loop or record.warm_up
+    return record.status != 200 or record.is_error or record.fallback or record.loop or record.warm_up
 
 
 def _microseconds(seconds: float | None) -> int:
@@ -190,6 +190,7 @@ def _sums_of(record: RequestRecord) -> dict[str, int]:
     sums = {
         "requests": 1,
         "failed": int(record.status != 200),
+        "errors": int(record.is_error),
         "fallbacks": int(record.fallback),
         "loops": int(record.loop),
         "prompt_tokens": record.prompt_tokens or 0,

@@ -22,6 +22,7 @@ class ActivitySums(msgspec.Struct):
 
     requests: int = 0
     failed: int = 0
+    errors: int = 0
     fallbacks: int = 0
     loops: int = 0
     prompt_tokens: int = 0

@@ -23,7 +23,7 @@ def task_figures(task: str, plain: PathSums, spec: PathSums) -> TaskFigures:
     out = TaskFigures(
         task,
         requests=p.requests + s.requests,
-        errors=p.failed + s.failed,
+        errors=p.errors + s.errors,
         tokens=p.completion_tokens + s.completion_tokens,
         requests_plain=p.requests,
         requests_spec=s.requests,
@@ -110,7 +110,7 @@ def path_figures(path: str, of: PathSums) -> PathFigures:
     return PathFigures(
         path,
         requests=sums.requests,
-        errors=sums.failed,
+        errors=sums.errors,
         tokens=sums.completion_tokens,
         ttft_p50_ms=ttft[0],
         ttft_p99_ms=ttft[1],
@@ -129,7 +129,7 @@ def application_figures(activity: Iterable[TaskActivity], names: Mapping[str, st
     for part in activity:
         row = found.setdefault(part.key_id, ApplicationFigures(part.key_id, names.get(part.key_id, part.key_id)))
         row.requests += part.sums.requests
-        row.errors += part.sums.failed
+        row.errors += part.sums.errors
         row.prompt_tokens += part.sums.prompt_tokens
         row.completion_tokens += part.sums.completion_tokens
         speculative[part.key_id] += part.sums.requests if part.arm.path == "speculative" else 0

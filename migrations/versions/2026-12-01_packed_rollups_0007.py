@@ -23,8 +23,8 @@ branch_labels = None
 depends_on = None
 
 SUMS = (
-    "requests", "failed", "fallbacks", "loops", "prompt_tokens", "completion_tokens", "overhead_us", "ttft_us",
-    "e2e_us", "measured", "decode_tokens", "decode_us", "tokens_tokens", "tokens_time", "time_time", "rounds",
+    "requests", "failed", "errors", "fallbacks", "loops", "prompt_tokens", "completion_tokens", "overhead_us",
+    "ttft_us", "e2e_us", "measured", "decode_tokens", "decode_us", "tokens_tokens", "tokens_time", "time_time", "rounds",
     "drafted", "accepted", "zero_rounds", "undrafted", "draft_us", "verify_us", "plain_us", "expected_plain_us",
     "expected_round_plain_us", "accelerator_tokens", "accelerator_us", "tokens_accelerator",
     "accelerator_accelerator", *(f"accepted_{count}" for count in range(17)),
@@ -48,7 +48,7 @@ def upgrade() -> None:
     )
     _create("activity_packed", [_whole("span"), _whole("minute")], [sa.Column("keys", JSON, nullable=False), _blob("data")])
     _create("latency_packed", [_whole("span"), _whole("minute"), _word("metric", 8)], [_blob("data")])
-    summed = ", ".join(f"sum({name})" for name in SUMS)
+    summed = ", ".join(f"sum({_old(name)})" for name in SUMS)
     op.execute(
         f"INSERT INTO activity_minutes (minute, cell_id, key_id, draw, {', '.join(SUMS)}) "
         f"SELECT minute, cell_id, key_id, {DRAW}, {summed} FROM activity_rollups WHERE span = 1 "
@@ -69,7 +69,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     late = [name for name in SUMS if "accelerator" in name]
-    early = [name for name in SUMS if name not in late]
+    early = [name for name in SUMS if name not in late and name != "errors"]
     plain, drafted = early[:25], early[25:]
     _create(
         "activity_rollups",
@@ -112,6 +112,11 @@ def downgrade() -> None:
         op.drop_table(table)
 
 
+def _old(name: str) -> str:
+    """Return what was kept instead: errors were not told from other failures."""
+    return "failed" if name == "errors" else name
+
+
 def _create(name: str, key: list[sa.Column], others: list[sa.Column]) -> None:
     """Make a table that SQLite keeps by its key."""
     names = [column.name for column in key]
@@ -151,7 +156,7 @@ def _rows(table: str, names: list[str], start: int, end: int, more: str = "") ->
 
 
 def _pack_activity(span: int, old: int, start: int, end: int) -> None:
-    summed = ", ".join(f"CAST(sum({name}) AS BIGINT)" for name in SUMS)
+    summed = ", ".join(f"CAST(sum({_old(name)}) AS BIGINT)" for name in SUMS)
     offset = f"minute - {start}" if span == 1 else "0"
     names = [offset, "cell_id", "key_id", DRAW, summed]
     groups = f"{'minute, ' if span == 1 else ''}cell_id, key_id, {DRAW}"
@@ -182,7 +187,9 @@ def _unpacked_sums(span: int, rows: Iterable[tuple]) -> None:
     found = []
     for key_id, minute, cell, draw, *sums in rows:
         state = "holdout" if draw < 0 else "ok" if draw else "forced"
-        found.append(dict(zip(names, (span, minute, cell, key_id, state, *sums))))
+        row = dict(zip(names, (span, minute, cell, key_id, state, *sums)))
+        del row["errors"]
+        found.append(row)
     _put("activity_rollups", *found)
 
 

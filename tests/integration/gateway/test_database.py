@@ -12,6 +12,8 @@ from gateway.db import ActivitySums, Database, Switch, new_key
 from gateway.db.migrate import differences, downgrade
 from gateway.errors import SettingsError, StoreRefused, StoreUnavailable
 from gateway.histogram import LogHistogram
+from gateway.metrics import Metrics
+from gateway.ops.collect import OpsReader
 from gateway.types import Arm
 from tests.fixtures.records import make_record
 from tests.repo.tree import ROOT
@@ -110,6 +112,26 @@ async def test_failed_screened_and_aborted_requests_are_counted_apart(database):
         total.add(group.sums)
     assert (total.requests, total.failed, total.loops, total.fallbacks, total.measured) == (3, 1, 1, 1, 0)
     assert summary.latency == []
+
+
+async def test_the_error_budget_is_burnt_by_our_failures_and_not_by_clients(database):
+    now = time.time()
+    ours = [(500, "x"), (502, "backend_unreachable"), (503, "unavailable"), (200, "backend_unreachable")]
+    theirs = [(400, "invalid"), (401, "key"), (404, "model_not_found"), (429, "rate_limit"), (499, "client_closed")]
+    records = [
+        make_record(f"r{at}", at=now, status=status, error_code=code)
+        for at, (status, code) in enumerate([*ours, *theirs, (200, None)])
+    ]
+    await database.insert_records(records)
+    (row,) = (await database.window(now - 60)).activity
+    assert (row.sums.requests, row.sums.errors, row.sums.failed, row.sums.measured) == (10, 4, 8, 1)
+    report = await OpsReader(database).report(600)
+    assert (report.totals.errors, report.applications[0].errors) == (4, 4)
+    metrics = Metrics(list)
+    for record in records:
+        metrics.submit(record)
+    counted = [m for m in metrics.collect() if m.name == "breakeven_errors"]
+    assert sum(sample.value for sample in counted[0].samples) == 4
 
 
 async def test_concurrent_gateways_lose_nothing(database_url):
