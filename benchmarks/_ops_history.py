@@ -100,7 +100,7 @@ class _Rows:
         self._rows["activity_packed"].append((span, start, json.dumps(KEYS), pack([at, cell, key, draw, *table])))
         cells = self._numbers(drawn, () if span == MINUTE else ("temperature", "context"))
         for metric, (which, buckets) in _latencies(rng, drawn).items():
-            packed = pack_histograms([offsets[which], cells[which]], buckets, np.ones(len(buckets), dtype=np.int64))
+            packed = pack_histograms(*_counted(offsets[which], cells[which], buckets))
             self._rows["latency_packed"].append((span, start, metric, packed))
 
     def pack_minutes(self, rng: np.random.Generator, drawn: Drawn, hour: int) -> None:
@@ -207,6 +207,15 @@ def _sums(drawn: Drawn) -> dict[str, NDArray[Any]]:
         accepted, left = accepted + goes, goes
     out["accepted_4"] = left
     return out | {"accepted": accepted, "zero_rounds": out["accepted_0"]}
+
+
+def _counted(offsets: Ints, cells: Ints, buckets: Ints) -> tuple[list[Ints], Ints, Ints]:
+    """Return the keys, buckets and counts of values; without minutes to tell apart, counted before they are sorted."""
+    if offsets.any():
+        return [offsets, cells], buckets, np.ones(len(buckets), dtype=np.int64)
+    counts = np.bincount(cells * 1401 + buckets)
+    filled = np.flatnonzero(counts)
+    return [0 * filled, filled // 1401], filled % 1401, counts[filled]
 
 
 def _latencies(rng: np.random.Generator, drawn: Drawn) -> dict[str, tuple[Ints, Ints]]:
