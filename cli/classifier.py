@@ -79,14 +79,16 @@ def _say(text: str) -> None:
 
 def _tables(lexicon: Path | None) -> Any:  # noqa: ANN401 (the type's module needs scipy; loaded on demand)
     from cli.training.run import Tables
-    from gateway.classify.lexicon import cue_vocabulary, load_lexicon
+    from gateway.classify.lexicon import cue_entries, load_lexicon
     from gateway.classify.tokens import Tokenizer, build_folds
 
     if lexicon is None:
         base = load_artefact(DEFAULT)
-        return Tables(base.folds, base.vocabulary)
+        places = base.cues.nonzero()[0]
+        entries = zip(base.vocabulary.keys[places].tolist(), base.cues[places].tolist(), strict=True)
+        return Tables(base.folds, dict(entries))
     folds = build_folds()
-    return Tables(folds, cue_vocabulary(load_lexicon(lexicon), Tokenizer(folds)))
+    return Tables(folds, cue_entries(load_lexicon(lexicon), Tokenizer(folds)))
 
 
 @classifier.command("eval")

@@ -15,6 +15,7 @@ from cli.training.noise import joined, noisy
 from gateway.classify.features import DENSE, Features, Featurizer
 from gateway.classify.prompt import read_prompt
 from gateway.classify.signals import structure_of
+from gateway.classify.window import window_of
 from gateway.errors import ArtefactError
 
 Array = npt.NDArray[Any]
@@ -29,11 +30,11 @@ class Options:
 
     strength: float = 1.0
     """Inverse regularisation of the text model's weights (scikit-learn's C)."""
-    dense_scale: float = 0.6
+    dense_scale: float = 0.25
     """Scale of the cue and structural inputs against the text model's: larger means less regularised."""
-    min_rows: int = 4
-    """Prompts and variants in which a word, a pair or a group of letters must occur to get a weight."""
-    noise: int = 1
+    min_families: int = 5
+    """Families in which a word or a pair of words must occur to be known (see `vocabulary`)."""
+    noise: int = 2
     """Copies of each prompt with typos, lost accents or changed case."""
     joins: int = 1
     """Copies of each short prompt of the tasks in `JOINED` with another one of its family appended."""
@@ -54,7 +55,8 @@ def features_of(featurizer: Featurizer, bodies: Sequence[dict[str, Any]]) -> lis
     found = []
     for body in bodies:
         prompt = read_prompt(body)
-        found.append(featurizer.compute(prompt, structure_of(prompt)))
+        window = window_of(prompt)
+        found.append(featurizer.compute(prompt, window, structure_of(prompt, window)))
     return found
 
 
@@ -96,7 +98,7 @@ def fit(matrix: Any, labels: Sequence[int], options: Options, tasks: int, weight
     if len(set(labels)) != tasks:
         raise ArtefactError("every task of the taxonomy needs labelled rows")
     width = matrix.shape[1] - DENSE
-    common = np.flatnonzero(np.bincount(matrix.indices, minlength=matrix.shape[1]) >= options.min_rows)
+    common = np.flatnonzero(np.bincount(matrix.indices, minlength=matrix.shape[1]) > 0)
     model = LogisticRegression(C=options.strength, max_iter=300, tol=1e-3)
     model.fit(matrix[:, common], np.asarray(labels), sample_weight=weights)
     found = model.coef_ if tasks > 2 else np.concatenate((-model.coef_ / 2, model.coef_ / 2))

@@ -11,27 +11,25 @@ import numpy as np
 
 from cli.training.data import Example, folds_of
 from cli.training.evaluate import Array, Evaluation, evaluate
-from cli.training.fit import Options, features_of, fit, fit_temperature, logits_of, matrix_of, softmax, varied
+from cli.training.fit import Options, Weights, features_of, fit, fit_temperature, logits_of, matrix_of, softmax, varied
 from cli.training.vocabulary import vocabulary_of
-from gateway.classify.artefact import STEP, Artefact, Header
-from gateway.classify.features import Featurizer
+from gateway.classify.artefact import Artefact, Header
+from gateway.classify.features import REGIONS, Featurizer
 from gateway.classify.taxonomy import Taxonomy
 from gateway.classify.tokens import Folds, Tokenizer
-from gateway.classify.vocabulary import Vocabulary
 from gateway.errors import ArtefactError
 
 FOLDS = 5
-LARGEST = np.iinfo(np.int16).max
-LEAST = 8
-"""Rows of smaller weights only (in units of 1 / STEP) are left out: they decide nothing and take time to load."""
+LARGEST = np.iinfo(np.int8).max
 
 
 @dataclass(frozen=True)
 class Tables:
-    """What is not trained: how characters fold, and the vocabulary to start with, which holds the cue words."""
+    """What is not trained: how characters fold, and which words and pairs are cues."""
 
     folds: Folds
-    cues: Vocabulary
+    cues: dict[int, int]
+    """Hash → cue class plus one."""
 
 
 def train(
@@ -55,10 +53,12 @@ def train(
     source = np.array([index for index, _ in copies])
     say(f"{len(examples)} prompts of {len({e.family for e in examples})} families, {len(copies)} with their variants")
     bodies = [body for _, body in copies]
-    vocabulary = vocabulary_of(tables.cues, Tokenizer(tables.folds), bodies, options.min_rows)
-    featurizer = Featurizer(Tokenizer(tables.folds), vocabulary)
+    families = [examples[index].family for index in source]
+    tokenizer = Tokenizer(tables.folds)
+    vocabulary, cues = vocabulary_of(tables.cues, tokenizer, bodies, families, options.min_families)
+    featurizer = Featurizer(tokenizer, vocabulary, cues)
     features = features_of(featurizer, bodies)
-    matrix = matrix_of(features, featurizer.offsets[-1], options)
+    matrix = matrix_of(features, REGIONS * featurizer.places, options)
     logits = np.zeros((len(examples), len(names)))
     for fold in range(FOLDS):
         chosen = np.flatnonzero(folds[source] != fold)
@@ -75,11 +75,17 @@ def train(
         "options": asdict(options),
         "held_out": msgspec.to_builtins(result),
     }
-    header = Header(version, taxonomy, temperature, training=training)
-    steps = np.clip(np.rint(final.text * STEP), -LARGEST, LARGEST).astype(np.int16)
-    rows = np.flatnonzero(np.abs(steps).max(axis=1) >= LEAST).astype(np.int32)
+    steps, step = stepped(final, len(names))
+    header = Header(version, taxonomy, temperature, step, training=training)
     dense, bias = final.dense.astype(np.float32), final.bias.astype(np.float32)
-    return Artefact(header, rows, steps[rows], dense, bias, tables.folds, vocabulary), result
+    return Artefact(header, vocabulary, cues, steps, dense, bias, tables.folds), result
+
+
+def stepped(weights: Weights, tasks: int) -> tuple[Array, float]:
+    """Return the text model's weights by place, as whole numbers of one byte, and what one counts."""
+    step = float(np.abs(weights.text).max(initial=1e-6)) / LARGEST
+    steps = np.rint(weights.text / step).astype(np.int8).reshape(REGIONS, -1, tasks)
+    return np.ascontiguousarray(steps.transpose(1, 0, 2).reshape(steps.shape[1], REGIONS * tasks)), step
 
 
 def _check(examples: Sequence[Example], names: Sequence[str]) -> None:

@@ -1,40 +1,43 @@
-"""Chooses which words and pairs of words the text model knows: those in enough prompts (called by `run`)."""
+"""Chooses which words and pairs of words the text model knows: those of enough families (called by `run`)."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
-from gateway.classify.features import EDGE_TOKENS, Featurizer
+import numpy as np
+
+from gateway.classify.features import Cues
 from gateway.classify.prompt import read_prompt
-from gateway.classify.signals import structure_of
-from gateway.classify.tokens import Tokenizer
-from gateway.classify.vocabulary import MOST, Vocabulary
+from gateway.classify.tokens import Hashes, Tokenizer
+from gateway.classify.vocabulary import FULL, MOST_BITS, Vocabulary, build_vocabulary
+from gateway.classify.window import window_of
 
-Entry = TypeVar("Entry", str, int)
+MOST = int(FULL * (1 << MOST_BITS))
+SMALL = 40
+"""Where there are fewer than so many families for each one asked for, fewer are asked for."""
 
 
 def vocabulary_of(
-    cues: Vocabulary, tokenizer: Tokenizer, bodies: Sequence[dict[str, Any]], min_rows: int
-) -> Vocabulary:
-    """Return `cues` with all words, and pairs where pairs are read, that occur in at least `min_rows` of the bodies."""
-    featurizer = Featurizer(tokenizer, cues)
-    split = []
-    for body in bodies:
-        prompt = read_prompt(body)
-        split.append([tokenizer.split(text) for text in featurizer.texts(prompt, structure_of(prompt))])
-    words: Counter[str] = Counter()
-    for texts in split:
-        words.update({token for text in texts for token in text})
-    grown = cues.grown(_common(words, min_rows))
-    pairs: Counter[int] = Counter()
-    for user, system, _ in split:
-        parts = map(grown.numbers, (user[:EDGE_TOKENS], user[-EDGE_TOKENS:], system))
-        pairs.update({one * MOST + two for part in parts for one, two in pairwise(part) if one and two})
-    return grown.paired(_common(pairs, min_rows))
+    cues: dict[int, int],
+    tokenizer: Tokenizer,
+    bodies: Sequence[dict[str, Any]],
+    families: Sequence[str],
+    min_families: int,
+) -> tuple[Vocabulary, Cues]:
+    """Return `cues` with what occurs in enough families of bodies, the commonest first; and the cues by place.
 
-
-def _common(counts: Counter[Entry], least: int) -> list[Entry]:
-    return sorted(entry for entry, count in counts.items() if count >= least)
+    What only the prompts of one situation or document have in common says nothing of their task.
+    """
+    members: dict[str, list[Hashes]] = {}
+    for body, family in zip(bodies, families, strict=True):
+        members.setdefault(family, []).append(tokenizer.tokens(window_of(read_prompt(body)).codes)[1].ravel())
+    found = [np.unique(np.concatenate(hashes)) for hashes in members.values()]
+    entries, counts = np.unique(np.concatenate(found), return_counts=True)
+    common = counts >= min(min_families, max(1, len(members) // SMALL))
+    shared = dict(zip(entries[common].tolist(), counts[common].tolist(), strict=True))
+    kept = sorted(shared.keys() - cues.keys(), key=lambda entry: (-shared[entry], entry))[: MOST - len(cues)]
+    vocabulary = build_vocabulary([*cues, *kept])
+    classes = np.zeros(len(vocabulary.keys), dtype=np.uint8)
+    classes[vocabulary.find(np.array(list(cues), dtype=np.int64))[0]] = list(cues.values())
+    return vocabulary, classes

@@ -7,7 +7,6 @@ Read by `Classifier.load`, written by `breakeven classifier train`. An uncompres
 from __future__ import annotations
 
 import hashlib
-import math
 import zipfile
 from pathlib import Path
 from typing import Any, Final
@@ -16,22 +15,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gateway.classify.features import CUES, DENSE, LIMIT, TABLES, Featurizer
-from gateway.classify.lanes import LARGEST
+from gateway.classify.features import CUES, DENSE, REGIONS, TURN, Cues, Featurizer, Weights
 from gateway.classify.taxonomy import Taxonomy, check_taxonomy
-from gateway.classify.tokens import PLANE, Folds, Tokenizer
-from gateway.classify.vocabulary import ARRAYS, Vocabulary
+from gateway.classify.tokens import Folds, Tokenizer
+from gateway.classify.vocabulary import Vocabulary
+from gateway.classify.window import PLANE
 from gateway.errors import ArtefactError
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 DEFAULT: Final = Path(__file__).with_name("default.npz")
 MAX_BYTES: Final = 5 * 1024 * 1024
-STEP: Final = 256
-"""Weights of the text model are whole multiples of 1 / STEP."""
-ONE: Final = STEP * 1024
-"""A score of 1, in the units of the sums."""
-MOST_INPUT: Final = 8.0
-"""No dense input is larger: they are logarithms of counts, or shares."""
 
 
 class Header(msgspec.Struct):
@@ -41,6 +34,8 @@ class Header(msgspec.Struct):
     """Chosen when training; shown by `inspect` and named by policies through the file."""
     taxonomy: Taxonomy
     temperature: float
+    step: float
+    """Weights of the text model are whole multiples of it."""
     format: int = FORMAT
     cues: tuple[str, ...] = CUES
     training: dict[str, Any] = {}
@@ -48,32 +43,29 @@ class Header(msgspec.Struct):
 
 
 class Artefact(msgspec.Struct):
-    """A trained classifier. Weight arrays are (rows, tasks)."""
+    """A trained classifier."""
 
     header: Header
-    rows: npt.NDArray[np.int32]
-    """Which rows of the featurizer's tables have weights."""
-    weights: npt.NDArray[np.int16]
-    """These weights, in units of 1 / STEP."""
+    vocabulary: Vocabulary
+    cues: Cues
+    """By place: the cue class plus one, or 0."""
+    weights: Weights
+    """By place: each region's weights for each task, region by region, in units of the header's step."""
     dense: npt.NDArray[np.float32]
+    """(dense inputs, tasks)"""
     bias: npt.NDArray[np.float32]
     folds: Folds
-    vocabulary: Vocabulary
     hash: str = ""
 
-    def largest(self) -> float:
-        """Return a bound on a score, whatever the prompt: regions and numbers at their largest, all pairs at once."""
-        text = np.abs(self.weights.astype(np.float64)).max(initial=0) / STEP * math.sqrt(LIMIT) * TABLES
-        return float(text + np.abs(self.bias).max() + MOST_INPUT * np.abs(self.dense).sum(axis=0).max())
-
     def featurizer(self) -> Featurizer:
-        """Return what computes this classifier's inputs."""
-        return Featurizer(Tokenizer(self.folds), self.vocabulary)
+        """Return what computes this classifier's inputs, and the sums of the last turn's weights on the way."""
+        turn = self.weights[:, : TURN * len(self.bias)]
+        return Featurizer(Tokenizer(self.folds), self.vocabulary, self.cues, turn)
 
 
 def _arrays(artefact: Artefact) -> dict[str, npt.NDArray[Any]]:
     return {
-        "rows": artefact.rows,
+        "cues": artefact.cues,
         "weights": artefact.weights,
         "dense": artefact.dense,
         "bias": artefact.bias,
@@ -97,7 +89,6 @@ def save_artefact(artefact: Artefact, path: Path) -> str:
     size = sum(array.nbytes for array in arrays.values())
     if size > MAX_BYTES - 16_384:
         raise ArtefactError(f"{path}: {size} bytes; an artefact may have {MAX_BYTES}: use fewer tasks or prompts")
-    _check_sums(path, artefact)
     digest = _digest(header, arrays)
     try:
         with path.open("wb") as file:
@@ -122,36 +113,29 @@ def load_artefact(path: Path) -> Artefact:
     _check_shapes(path, raw, tasks)
     if _digest(header_bytes, raw) != digest:
         raise ArtefactError(f"{path}: hash mismatch: the file is damaged or was edited")
-    try:
-        vocabulary = Vocabulary.of(raw)
-    except (ValueError, TypeError) as error:
-        raise ArtefactError(f"{path}: {error}") from error
-    arrays = (raw["rows"], raw["weights"], raw["dense"], raw["bias"], raw["folds"])
-    artefact = Artefact(header, *arrays, vocabulary, digest)
-    _check_sums(path, artefact)
-    rows, end = artefact.rows, artefact.featurizer().offsets[-1]
-    if len(rows) and (rows[0] < 0 or rows[-1] >= end or np.diff(rows).min(initial=1) < 1):
-        raise ArtefactError(f"{path}: rows: expected increasing numbers below {end}")
-    return artefact
-
-
-def _check_sums(path: Path, artefact: Artefact) -> None:
-    if not artefact.largest() * ONE < LARGEST:
-        raise ArtefactError(f"{path}: weights: too large to be summed; expected scores below {LARGEST // ONE}")
+    vocabulary = Vocabulary(raw["keys"], raw["shifts"])
+    arrays = (vocabulary, raw["cues"], raw["weights"], raw["dense"], raw["bias"], raw["folds"])
+    return Artefact(header, *arrays, digest)
 
 
 def _check_shapes(path: Path, raw: dict[str, npt.NDArray[Any]], tasks: int) -> None:
-    weighted = len(raw["rows"]) if "rows" in raw and raw["rows"].ndim else 0
-    expected: dict[str, tuple[int, ...]] = {
-        "rows": (weighted,),
-        "weights": (weighted, tasks),
-        "dense": (DENSE, tasks),
-        "bias": (tasks,),
-        "folds": (PLANE,),
+    places, buckets = (raw[name].shape[:1] if name in raw else () for name in ("keys", "shifts"))
+    expected: dict[str, tuple[tuple[int, ...], type[Any]]] = {
+        "keys": (places, np.int64),
+        "shifts": (buckets, np.uint16),
+        "cues": (places, np.uint8),
+        "weights": ((*places, REGIONS * tasks), np.int8),
+        "dense": ((DENSE, tasks), np.float32),
+        "bias": ((tasks,), np.float32),
+        "folds": ((PLANE,), np.uint16),
     }
-    for name, shape in expected.items():
-        if name not in raw or raw[name].shape != shape:
-            found = raw[name].shape if name in raw else None
-            raise ArtefactError(f"{path}: {name}: expected shape {shape}, found {found}")
-    if raw.keys() != {*expected, *ARRAYS}:
+    for name, (shape, kind) in expected.items():
+        if name not in raw or raw[name].shape != shape or raw[name].dtype != kind:
+            found = f"{raw[name].dtype} {raw[name].shape}" if name in raw else "none"
+            raise ArtefactError(f"{path}: {name}: expected {np.dtype(kind)} {shape}, found {found}")
+    if not all(len(sizes) == 1 and sizes[0] > 1 and sizes[0] & (sizes[0] - 1) == 0 for sizes in (places, buckets)):
+        raise ArtefactError(f"{path}: keys, shifts: expected powers of two")
+    if not (np.isfinite(raw["dense"]).all() and np.isfinite(raw["bias"]).all()):
+        raise ArtefactError(f"{path}: dense, bias: expected finite numbers")
+    if raw.keys() != expected.keys():
         raise ArtefactError(f"{path}: unexpected arrays: {', '.join(sorted(raw))}")

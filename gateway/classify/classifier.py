@@ -5,25 +5,35 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from itertools import combinations
-from operator import mul
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from gateway.classify.artefact import DEFAULT, ONE, Artefact, load_artefact
-from gateway.classify.features import CUES, DENSE_PAIRS, LIMIT, UNIT, Inputs
-from gateway.classify.lanes import pack, unpack
+from gateway.classify.artefact import DEFAULT, Artefact, load_artefact
+from gateway.classify.features import (
+    AFTER_SCRIPTS,
+    ALL,
+    COUNTED,
+    CUES,
+    DENSE_PAIRS,
+    IN_BEFORE,
+    IN_SYSTEM,
+    PAIRED,
+    ROOTS,
+    SUMMED,
+    TURN,
+    Floats,
+    Inputs,
+)
 from gateway.classify.prompt import Prompt, read_prompt
 from gateway.classify.signals import Structure, structure_of
 from gateway.classify.taxonomy import Taxonomy
+from gateway.classify.window import Window, window_of
 from gateway.types import Classification
 
 FORMAT_CONFIDENCE: Final = 0.98
 TOOLS_CONFIDENCE: Final = 0.95
-_SCALES: Final = (0, *[round(1024 / math.sqrt(count)) for count in range(1, LIMIT)])
-"""What a sum of so many weights is multiplied by, in units of 1 / 1024."""
 
 
 class Classifier:
@@ -34,12 +44,14 @@ class Classifier:
         self.hash = artefact.hash
         self._names = artefact.header.taxonomy.names
         self._featurizer = artefact.featurizer()
-        self._tables = _tables(artefact, self._featurizer.offsets)
-        dense = pack(np.rint(artefact.dense.astype(np.float64) * (ONE // UNIT)))
-        self._dense = dense
-        self._pairs = {pair: dense[place] for pair, place in DENSE_PAIRS.items()}
-        self._bias = pack(np.rint(artefact.bias.astype(np.float64) * ONE)[None])[0]
-        self._temperature = artefact.header.temperature
+        self._step, self._temperature = artefact.header.step, artefact.header.temperature
+        tasks, dense = len(self._names), artefact.dense
+        weights = artefact.weights.reshape(len(artefact.weights), -1, tasks)
+        self._context = {region: weights[:, region].copy() for region in (IN_SYSTEM, IN_BEFORE)}
+        self._turn = _picked(tasks) * np.float32(self._step)
+        self._roots, self._facts = dense[:COUNTED], dense[COUNTED:SUMMED]
+        self._scripts = dense[SUMMED:AFTER_SCRIPTS] + artefact.bias
+        self._pairs = _squared(dense[AFTER_SCRIPTS:])
 
     @classmethod
     def load(cls, artefact: Path | None = None) -> Classifier:
@@ -69,13 +81,14 @@ class Classifier:
         """
         began = time.perf_counter_ns()
         prompt = read_prompt(body)
-        shape = structure_of(prompt)
+        window = window_of(prompt)
+        shape = structure_of(prompt, window)
         signals = _signals(prompt, shape)
         task, confidence, source = self._settle(prompt, declared or prompt.declared, signals)
         if task is None:
-            task, confidence = self._read(prompt, shape, signals)
+            task, confidence = self._read(prompt, window, shape, signals)
             source = "text"
-        if source == "text" and (confidence < threshold or not prompt.user.strip()):
+        if source == "text" and (confidence < threshold or not window.turn.strip()):
             signals["text_task"] = task
             task, source = fallback or self.taxonomy.fallback, "fallback"
         micros = (time.perf_counter_ns() - began) / 1000
@@ -83,7 +96,8 @@ class Classifier:
 
     def probabilities(self, prompt: Prompt) -> list[float]:
         """Return the calibrated probability of each task, in the taxonomy's order, whatever is declared or settled."""
-        return self._chances(self._featurizer.inputs(prompt, structure_of(prompt)))
+        window = window_of(prompt)
+        return self._chances(self._featurizer.inputs(prompt, window, structure_of(prompt, window)))
 
     def _settle(self, prompt: Prompt, declared: str | None, signals: dict[str, Any]) -> tuple[str | None, float, str]:
         if declared:
@@ -98,11 +112,13 @@ class Classifier:
             return settles["tools"], TOOLS_CONFIDENCE, "signal"
         return None, 0.0, "text"
 
-    def _read(self, prompt: Prompt, shape: Structure, signals: dict[str, Any]) -> tuple[str, float]:
+    def _read(self, prompt: Prompt, window: Window, shape: Structure, signals: dict[str, Any]) -> tuple[str, float]:
         """Return the likeliest task and its calibrated probability: what `probabilities` says, for one request."""
-        inputs = self._featurizer.inputs(prompt, shape)
-        found = sorted([(-count, place) for place, count in inputs.cues.items()])
-        signals["cues"] = [CUES[place] for _, place in found[:3]]
+        inputs = self._featurizer.inputs(prompt, window, shape)
+        counts = inputs.sums[ALL, : len(CUES)].tolist()
+        found = [place for place, count in enumerate(counts) if count]
+        found.sort(key=counts.__getitem__, reverse=True)
+        signals["cues"] = [CUES[place] for place in found[:3]]
         chances = self._chances(inputs)
         highest = max(chances)
         return self._names[chances.index(highest)], round(highest, 4)
@@ -115,27 +131,35 @@ class Classifier:
         return [power / total for power in powers]
 
     def _logits(self, inputs: Inputs) -> list[float]:
-        """Return each task's score: every sum here adds whole vectors, one lane per task."""
-        tables = self._tables
-        total = self._bias + sum(map(mul, map(self._dense.__getitem__, inputs.places), inputs.values))
-        whole = sum(map(self._dense.__getitem__, inputs.whole))
-        whole += sum(map(self._pairs.__getitem__, combinations(inputs.present, 2)))
-        total += whole * UNIT
-        for table, entries in inputs.regions:
-            total += sum(map(tables[table].__getitem__, entries)) * _SCALES[len(entries) - entries.count(0)]
-        return [lane / ONE for lane in unpack(total, len(self._names))]
+        """Return each task's score."""
+        scores = inputs.sums.ravel().dot(self._turn)
+        scores *= ROOTS[len(inputs.regions[ALL])]
+        scores += self._scripts[inputs.script]
+        scores += inputs.roots.dot(self._roots)
+        scores += inputs.facts.dot(self._facts)
+        scores += inputs.paired.dot(inputs.paired.dot(self._pairs).reshape(PAIRED, -1))
+        for region, weights in self._context.items():
+            if len(found := inputs.regions[region]):
+                scores += weights[found].sum(axis=0) * (self._step * ROOTS[len(found)])
+        result: list[float] = scores.tolist()
+        return result
 
 
-def _tables(artefact: Artefact, offsets: list[int]) -> list[list[int]]:
-    """Return each table's vectors by the number of their entry; most are zero."""
-    vectors, tables = pack(artefact.weights), []
-    bounds = np.searchsorted(artefact.rows, offsets).tolist()
-    for first, until, begin, end in zip(offsets, offsets[1:], bounds, bounds[1:], strict=False):
-        table = [0] * (until - first)
-        for entry, vector in zip((artefact.rows[begin:end] - first).tolist(), vectors[begin:end], strict=True):
-            table[entry] = vector
-        tables.append(table)
-    return tables
+def _picked(tasks: int) -> Floats:
+    """Return what the last turn's sums are multiplied by, so that each region's own weights count for each task."""
+    picked = np.zeros((TURN, len(CUES) + TURN * tasks, tasks), dtype=np.float32)
+    for region in range(TURN):
+        first = len(CUES) + region * tasks
+        picked[region, first : first + tasks] = np.eye(tasks)
+    return picked.reshape(-1, tasks)
+
+
+def _squared(pairs: Floats) -> Floats:
+    """Return the weights of pairs by their first, then by their second."""
+    squared = np.zeros((PAIRED, PAIRED, pairs.shape[1]), dtype=np.float32)
+    one, two = np.array(DENSE_PAIRS).T
+    squared[one, two] = pairs
+    return squared.reshape(PAIRED, -1)
 
 
 def _signals(prompt: Prompt, shape: Structure) -> dict[str, Any]:

@@ -15,6 +15,7 @@ MAX_MESSAGES = 64
 MAX_PARTS = 64
 SYSTEM_ROLES = frozenset(("system", "developer"))
 TOOL_ROLES = frozenset(("tool", "function"))
+GUIDED = frozenset(("guided_json", "guided_grammar", "guided_regex", "guided_choice", "structured_outputs"))
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -64,8 +65,9 @@ def _format_of(body: Mapping[str, Any]) -> str | None:
     kind = value.get("type") if isinstance(value, dict) else None
     if isinstance(kind, str) and kind != "text":
         return kind
-    guided = ("guided_json", "guided_grammar", "guided_regex", "guided_choice", "structured_outputs")
-    return next((name for name in guided if body.get(name)), None)
+    if GUIDED.isdisjoint(body):
+        return None
+    return next((name for name in sorted(GUIDED) if body.get(name)), None)
 
 
 def _choice_of(body: Mapping[str, Any]) -> str | None:
@@ -107,7 +109,7 @@ def read_prompt(body: Mapping[str, Any]) -> Prompt:
             result = text_of(content)
         else:
             users.append(text_of(content))
-            images = images or _has_image(content)
+            images = images or (isinstance(content, list) and _has_image(content))
             result = ""
     tools = body.get("tools") or body.get("functions")
     prediction = body.get("prediction")

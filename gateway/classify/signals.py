@@ -1,4 +1,4 @@
-"""Structural facts of a prompt, read with plain string searches (no regular expression ever sees the text).
+"""Structural facts of a prompt: how often each class of characters occurs, and a few marks looked for.
 
 Called by `classifier` and training; the same numbers are shown to people as `Classification.signals`.
 """
@@ -11,48 +11,15 @@ from typing import Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from gateway.classify.prompt import Prompt
+from gateway.classify.window import PLANE, Window
 
-SCAN: Final = 1_500
-"""Characters at either end of the last user turn in which lines, paragraphs and fences are counted."""
-MARKS: Final = 320
-"""Characters at either end in which marks of code and mathematics are looked for."""
-CODE_MARKS: Final = (
-    "def ",
-    "return ",
-    "();",
-    "){",
-    ") {",
-    "=> ",
-    "->",
-    "==",
-    "!=",
-    "&&",
-    "import ",
-    "#include",
-    "</",
-    "self.",
-    ";\n",
-    "{\n",
-    "    ",
-)
-MATH_MARKS: Final = ("\\frac", "\\(", "$$", "^2", "²", "√", "∫", "≤", "≥", "\\sum", "\\int", " = ", "\\math", "%", "x^")
-_RARE: Final = "\\$^²√∫≤≥#&!<>={};%()-."
-Guarded = dict[str, tuple[str, ...]]
-
-
-def _guarded(marks: tuple[str, ...]) -> Guarded:
-    """Group marks by a character of theirs: one character is found twenty times as fast as two, and most are absent."""
-    groups: Guarded = {}
-    for mark in marks:
-        guard = next((char for char in _RARE if char in mark), "")
-        groups[guard] = (*groups.get(guard, ()), mark)
-    return groups
-
-
-_CODE_GROUPS: Final = _guarded(CODE_MARKS)
-_MATH_GROUPS: Final = _guarded(MATH_MARKS)
+SPAN: Final = 3_000
+"""A turn longer than this counts as so long where shares of it are worked out."""
+LINE: Final = 320
+"""No first or last line is taken for a longer instruction."""
 SCRIPTS: Final = (
     "latin",
     "greek",
@@ -96,25 +63,41 @@ _STARTS: Final = (
     ("\uac00", "hangul"),
     ("\ud800", "none"),
 )
-_ITEMS: Final = ("\n- ", "\n* ", "\n1", "\n2")
-_MARKED: Final = ("0123456789", "{}[]()<>=+*/;_&", ".!。।", "?？؟", '"“”„«»「」', ":：", "|")
-_MARK: Final = np.zeros(0x10000, dtype=np.uint8)
-for _class, _chars in enumerate(_MARKED, start=1):
-    _MARK[[ord(char) for char in _chars]] = _class
-_ASCII_MARK: Final = bytes(_MARK[:128].tolist()) * 2
-_MARK_BYTES: Final = tuple(bytes((number,)) for number in range(1, len(_MARKED) + 1))
-_NONE: Final = len(SCRIPTS)
-_KANA, _HAN = SCRIPTS.index("kana"), SCRIPTS.index("han")
-_ASTRAL: Final = "\U00010000"
-_KIND: Final = b"".join(
-    bytes((SCRIPTS.index(script) if script in SCRIPTS else _NONE,)) * (ord(after) - ord(first))
-    for (first, script), (after, _) in pairwise((*_STARTS, (_ASTRAL, "none")))
+_ITEMS: Final = ("- ", "* ", "1", "2")
+_INDENTS: Final = ("    ", "\t")
+_ENDINGS: Final = (";", "{", "}", ");", "):")
+_CLASSES: Final = (
+    "0123456789",
+    "{}[]()<>=+*/;_&!-",
+    ".。।",
+    "?？؟",
+    '"“”„«»「」',
+    ":：",
+    "|",
+    "\\$^²³√∫∑∏≤≥≠±×÷∈∞∀∃→⇒%",
+    "`",
 )
-"""Each code point's script by its place in `SCRIPTS`."""
+_NONE, _DIGIT, _SYMBOL, _STOP, _QUESTION, _QUOTE, _COLON, _BAR, _SIGN, _TICK, _LETTERS = range(11)
+"""Classes of characters; letters have one for each script, from the last number on."""
+_KANA, _HAN = SCRIPTS.index("kana"), SCRIPTS.index("han")
+
+
+def _classes() -> npt.NDArray[np.intp]:
+    classes = np.zeros(PLANE, dtype=np.intp)
+    for (first, script), (after, _) in pairwise((*_STARTS, (chr(PLANE), "none"))):
+        if script != "none":
+            classes[ord(first) : ord(after)] = _LETTERS + SCRIPTS.index(script)
+    for number, chars in enumerate(_CLASSES, start=1):
+        classes[[ord(char) for char in chars]] = number
+    return classes
+
+
+_CLASS: Final = _classes()
+_SORTS: Final = _LETTERS + len(SCRIPTS)
 
 
 class Structure(msgspec.Struct, frozen=True):
-    """What the shape of the last user turn says, whatever its words mean."""
+    """What the shape of the last user turn says, whatever its words mean; all but its length by what is read of it."""
 
     chars: int
     lines: int
@@ -123,9 +106,9 @@ class Structure(msgspec.Struct, frozen=True):
     code_marks: int
     math_marks: int
     digits: float
-    """Share of digits at the two ends."""
+    """Share of digits in what is read."""
     symbols: float
-    """Share of brackets, operators and semicolons at the two ends."""
+    """Share of brackets, operators and semicolons in what is read."""
     braces: bool
     """Whether it holds a JSON-like object."""
     asks: bool
@@ -133,12 +116,12 @@ class Structure(msgspec.Struct, frozen=True):
     sentences: int
     questions: int
     quotes: int
-    """Marks that open or close a quotation, at the two ends."""
+    """Marks that open or close a quotation."""
     colons: int
     items: int
     """Lines of a list."""
     bars: int
-    """Bars of a table, at the two ends."""
+    """Bars of a table."""
     open_end: bool
     """Whether it ends in a colon, for the answer to go on from there."""
     copyable: float
@@ -146,101 +129,63 @@ class Structure(msgspec.Struct, frozen=True):
     script: str
 
 
-def _ends(text: str, size: int) -> str:
-    return text if len(text) <= 2 * size else text[:size] + text[-size:]
-
-
-def _script(edges: str) -> str:
-    """Return the writing system of most sampled letters; kana wins over han, as Japanese mixes both."""
-    if edges.isascii():
-        return "latin"
-    step = max(len(edges) // 20, 1)
-    kinds = [_KIND[ord(char)] for char in edges[::step] if char < _ASTRAL]
-    found = sorted({kind for kind in kinds if kind != _NONE})
-    if _KANA in found and kinds.count(_KANA) * 4 >= kinds.count(_HAN) > 0:
+def _script(letters: list[int]) -> str:
+    """Return the writing system of most letters; kana wins over han, as Japanese mixes both."""
+    if letters[_KANA] * 4 >= letters[_HAN] > 0 < letters[_KANA]:
         return "kana"
-    return SCRIPTS[max(found, key=kinds.count)] if found else SCRIPTS[0]
+    return SCRIPTS[letters.index(max(letters))]
 
 
-def _copyable(text: str) -> float:
-    """Return the share of `text` outside its instruction, taken to be its first or last line."""
-    size = len(text)
-    if size < 200:
+def _copyable(text: str, chars: int, rows: list[str]) -> float:
+    """Return the share of the turn outside its instruction, taken to be its first or last line."""
+    if chars < 200:
         return 0.0
-    first = text.find("\n")
-    if first < 0:
-        colon = text.find(": ", 0, MARKS)
+    size = min(chars, SPAN)
+    if len(rows) == 1:
+        colon = text.find(": ", 0, LINE)
         return (size - colon) / size if colon > 0 and size > 1200 else 0.0
-    outside = min(first, MARKS) + min(size - text.rfind("\n"), MARKS)
+    outside = min(len(rows[0]), LINE) + min(len(rows[-1]) + 1, LINE)
     return max(0.0, 1.0 - outside / size)
 
 
-def _present(groups: Guarded, edges: str) -> int:
-    """Return how many of the grouped marks a text has."""
-    return sum([mark in edges for guard, marks in groups.items() if guard in edges for mark in marks])
+def _code_marks(rows: list[str], symbols: npt.NDArray[np.bool_]) -> int:
+    """Count symbols that follow one another, and lines that are indented or end as in programs."""
+    adjacent = int(np.count_nonzero(symbols[1:] & symbols[:-1]))
+    return adjacent + sum([row.startswith(_INDENTS) + row.endswith(_ENDINGS) for row in rows[1:]])
 
 
-def _marks(edges: str) -> list[int]:
-    """Return how many characters of each class of `_MARKED` there are, after a number that means nothing."""
-    if edges.isascii():
-        marked = edges.encode().translate(_ASCII_MARK)
-        return [0, *map(marked.count, _MARK_BYTES)]
-    codes = np.frombuffer(edges.encode("utf-32-le", "surrogatepass"), dtype="<u4")
-    counts: list[int] = np.bincount(_MARK[np.minimum(codes, len(_MARK) - 1)], minlength=len(_MARKED) + 1).tolist()
-    return counts
-
-
-def structure_of(prompt: Prompt) -> Structure:
-    """Measure the last user turn in time that is bounded whatever its length."""
-    text = _ends(prompt.user, SCAN)
-    edges = _ends(text, MARKS)
-    size = max(len(edges), 1)
-    last = edges.rstrip()[-1:]
-    marks = _marks(edges)
-    lines = text.count("\n")
+def structure_of(prompt: Prompt, window: Window) -> Structure:
+    """Measure what is read of the last user turn."""
+    text, chars = window.turn, len(prompt.user)
+    classes = _CLASS.take(window.codes[window.first : window.second], mode="clip")
+    counts = np.bincount(classes, minlength=_SORTS).tolist()
+    size, rows = max(len(text), 1), text.split("\n")
+    last = text[-40:].rstrip()[-1:]
     return Structure(
-        chars=len(prompt.user),
-        lines=lines + 1,
-        paragraphs=text.count("\n\n") + 1 if lines > 1 else 1,
-        fences=text.count("```") if "`" in text else 0,
-        code_marks=_present(_CODE_GROUPS, edges),
-        math_marks=_present(_MATH_GROUPS, edges),
-        digits=marks[1] / size,
-        symbols=marks[2] / size,
-        braces="{" in edges and '":' in edges,
+        chars=chars,
+        lines=len(rows),
+        paragraphs=rows.count("") + 1,
+        fences=text.count("```") if counts[_TICK] > 2 else 0,
+        code_marks=_code_marks(rows, classes == _SYMBOL) if counts[_SYMBOL] > 1 else 0,
+        math_marks=counts[_SIGN],
+        digits=counts[_DIGIT] / size,
+        symbols=counts[_SYMBOL] / size,
+        braces=counts[_SYMBOL] > 1 and "{" in text and '":' in text,
         asks=last in ("?", "？", "؟"),
-        sentences=marks[3],
-        questions=marks[4],
-        quotes=marks[5],
-        colons=marks[6],
-        items=sum(map(edges.count, _ITEMS)) if lines else 0,
-        bars=marks[7],
+        sentences=counts[_STOP],
+        questions=counts[_QUESTION],
+        quotes=counts[_QUOTE],
+        colons=counts[_COLON],
+        items=sum([row.startswith(_ITEMS) for row in rows[1:]]),
+        bars=counts[_BAR],
         open_end=last in (":", "："),
-        copyable=_copyable(text),
-        script=_script(edges),
+        copyable=_copyable(text, chars, rows),
+        script=_script(counts[_LETTERS:]),
     )
 
 
-def flags_of(prompt: Prompt, shape: Structure) -> list[int]:
-    """Return which yes-or-no facts hold, by number; the model combines them with one another and with cues."""
-    facts = (
-        shape.asks,
-        shape.copyable > 0.3,
-        shape.code_marks > 1,
-        shape.digits > 0.04,
-        shape.chars > 1200,
-        prompt.system,
-        shape.quotes > 1,
-        shape.sentences > 2,
-        shape.open_end,
-        shape.lines > 2,
-        shape.questions == 0,
-    )
-    return [number for number, holds in enumerate(facts) if holds]
-
-
-def numbers_of(prompt: Prompt, shape: Structure) -> tuple[float, ...]:
-    """Return the other structural inputs of the model, of the order of one, but for the script."""
+def facts_of(prompt: Prompt, shape: Structure) -> tuple[float, ...]:
+    """Return the model's structural inputs but for the script: `NUMBERS` of the order of one, then `FLAGS` flags."""
     return (
         math.log1p(shape.chars) / 4,
         math.log1p(shape.lines) / 2,
@@ -250,7 +195,7 @@ def numbers_of(prompt: Prompt, shape: Structure) -> tuple[float, ...]:
         math.log1p(shape.math_marks),
         4 * shape.digits,
         4 * shape.symbols,
-        float(shape.braces),
+        shape.braces,
         shape.copyable,
         math.log1p(shape.sentences) / 2,
         math.log1p(shape.questions),
@@ -258,12 +203,24 @@ def numbers_of(prompt: Prompt, shape: Structure) -> tuple[float, ...]:
         math.log1p(shape.colons) / 2,
         math.log1p(shape.items) / 2,
         math.log1p(shape.bars) / 2,
-        float(prompt.turns > 1),
-        float(bool(prompt.result)),
-        float(prompt.images),
-        float(bool(prompt.prediction)),
+        prompt.turns > 1,
+        bool(prompt.result),
+        prompt.images,
+        bool(prompt.prediction),
+        shape.asks,
+        shape.copyable > 0.3,
+        shape.code_marks > 1,
+        shape.digits > 0.04,
+        shape.chars > 1200,
+        bool(prompt.system),
+        shape.quotes > 1,
+        shape.sentences > 2,
+        shape.open_end,
+        shape.lines > 2,
+        shape.questions == 0,
     )
 
 
-FLAGS: Final = 11
 NUMBERS: Final = 20
+FLAGS: Final = 11
+"""Yes-or-no facts, which the model combines with one another and with cues."""

@@ -1,124 +1,83 @@
-"""What the text model knows by heart: words, pairs of them, and which of them are cues (built when training).
+"""What the text model knows: hashes of words and pairs of them, each with a place of its own (built when training).
 
-Look-ups in dictionaries of what has a weight beat hashing everything: nothing is computed for what has none.
+A perfect hash: each bucket of entries has a shift that was chosen so that no two entries share a place. So a look-up is
+the same few operations for whatever is looked up, and what is not known is told by its key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from gateway.classify.tokens import Hashes, Places
 
-MOST: Final = 1 << 20
-"""More words than there can be."""
-SHORTEST: Final = 5
-STEM: Final = 6
-"""Letters that a word must have, and that its beginning has, to be taken for one that it is like."""
-ARRAYS: Final = ("words", "pairs", "word_cue", "pair_cue", "threes")
+LEAST_BITS: Final = 8
+MOST_BITS: Final = 16
+FULL: Final = 0.75
+"""Share of the places that may be taken."""
+_ENTRIES_A_BUCKET: Final = 2
+_SHIFT: Final = np.int64(0x1E3779B97F4A7C15)
+_MIX: Final = np.int64(0x5851F42D4C957F2D)
+_TRIES: Final = 1 << 16
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Entries by number; number 0 stands for everything unknown."""
+    """Known hashes by place."""
 
-    words: dict[str, int]
-    pairs: dict[int, int]
-    """First word's number times `MOST` plus the second's → the pair's number."""
-    word_cue: list[int]
-    """By a word's number: its cue class plus one, or 0."""
-    pair_cue: list[int]
-    threes: dict[tuple[int, int], int]
-    """(First pair's number, third word's number) → cue class plus one."""
+    keys: Hashes
+    shifts: npt.NDArray[np.uint16]
 
-    def numbers(self, tokens: Sequence[str]) -> list[int]:
-        """Return the numbers of the tokens; a word that is unknown counts as the cue word that it is like."""
-        known, near = self.words.get, self.near
-        return [known(token) or near(token) for token in tokens]
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_spread", self.shifts.astype(np.int64) * _SHIFT)
+        object.__setattr__(self, "_downs", (_down(len(self.shifts)), _down(len(self.keys))))
 
-    def near(self, token: str) -> int:
-        """Return the number of a cue word with the same beginning, or the same letters in another order, else 0."""
-        if len(token) < SHORTEST:
-            return 0
-        return self.likenesses.get(token[:STEM]) or self.likenesses.get(_letters(token), 0)
+    def find(self, hashes: Hashes) -> tuple[Places, npt.NDArray[np.bool_]]:
+        """Return the place where each hash would be, and whether it is there.
 
-    @cached_property
-    def leading(self) -> frozenset[int]:
-        """Pairs with which a cue of three words begins."""
-        return frozenset(pair for pair, _ in self.threes)
+        Places in the upper half are counted from the end.
+        """
+        spread: Hashes = self._spread  # type: ignore[attr-defined]
+        to_bucket, to_place = self._downs  # type: ignore[attr-defined]
+        places: Places = ((hashes ^ spread[hashes >> to_bucket]) * _MIX) >> to_place
+        return places, self.keys[places] == hashes
 
-    @cached_property
-    def likenesses(self) -> dict[str, int]:
-        """What inflected and mistyped cue words have in common with the right ones; computed once."""
-        found: dict[str, int] = {}
-        for word, cue in zip(self.words, self.word_cue[1:], strict=True):
-            if cue and len(word) >= SHORTEST:
-                found.setdefault(_letters(word), self.words[word])
-                if len(word) >= STEM:
-                    found.setdefault(word[:STEM], self.words[word])
-        return found
-
-    def pair_numbers(self, words: Sequence[int]) -> list[int]:
-        """Return the numbers of each two words that follow one another."""
-        known = self.pairs.get
-        return [known(one * MOST + two, 0) for one, two in pairwise(words)]
-
-    def arrays(self) -> dict[str, Array]:
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the vocabulary as plain arrays, for the artefact."""
-        threes = [(pair, word, cue) for (pair, word), cue in self.threes.items()]
-        return {
-            "words": _packed(self.words),
-            "pairs": np.array(list(self.pairs), dtype=np.int64),
-            "word_cue": np.array(self.word_cue, dtype=np.uint8),
-            "pair_cue": np.array(self.pair_cue, dtype=np.uint8),
-            "threes": np.array(threes, dtype=np.int32).reshape(-1, 3),
-        }
-
-    @classmethod
-    def of(cls, raw: dict[str, Array]) -> Vocabulary:
-        """Return the vocabulary that `arrays` made. Raises ValueError if the arrays do not fit together."""
-        words = _unpacked(raw["words"])
-        pairs = dict(zip(raw["pairs"].tolist(), range(1, len(raw["pairs"]) + 1), strict=True))
-        threes = {(pair, word): cue for pair, word, cue in raw["threes"].tolist()}
-        word_cue, pair_cue = raw["word_cue"].tolist(), raw["pair_cue"].tolist()
-        if len(word_cue) != len(words) + 1 or len(pair_cue) != len(pairs) + 1:
-            raise ValueError("vocabulary: as many cue classes as words and pairs expected")
-        return cls(words, pairs, word_cue, pair_cue, threes)
-
-    def grown(self, words: Iterable[str]) -> Vocabulary:
-        """Return a vocabulary that has these words as well, the old ones under their numbers."""
-        known = dict(self.words)
-        for word in words:
-            known.setdefault(word, len(known) + 1)
-        return Vocabulary(known, self.pairs, _filled(self.word_cue, len(known)), self.pair_cue, self.threes)
-
-    def paired(self, pairs: Iterable[int]) -> Vocabulary:
-        """Return a vocabulary that has these pairs as well, the old ones under their numbers."""
-        known = dict(self.pairs)
-        for pair in pairs:
-            known.setdefault(pair, len(known) + 1)
-        return Vocabulary(self.words, known, self.word_cue, _filled(self.pair_cue, len(known)), self.threes)
+        return {"keys": self.keys, "shifts": self.shifts}
 
 
-def _letters(word: str) -> str:
-    return f"~{''.join(sorted(word))}"
+def _down(size: int) -> np.int64:
+    """Return by how much a hash is shifted to leave a number of as many values as `size`, half of them negative."""
+    return np.int64(65 - size.bit_length())
 
 
-def _filled(cues: list[int], entries: int) -> list[int]:
-    return [*cues, *[0] * (entries + 1 - len(cues))]
-
-
-def _packed(entries: dict[str, int]) -> Array:
-    return np.frombuffer("\n".join(entries).encode(), dtype=np.uint8)
-
-
-def _unpacked(array: Array) -> dict[str, int]:
-    text = array.tobytes().decode()
-    entries = text.split("\n") if text else []
-    return dict(zip(entries, range(1, len(entries) + 1), strict=True))
+def build_vocabulary(hashes: Sequence[int]) -> Vocabulary:
+    """Return a vocabulary of these hashes. Raises ValueError if there are too many."""
+    known = np.unique(np.array(hashes, dtype=np.int64))
+    bits = max(LEAST_BITS, int(np.ceil(np.log2(max(len(known), 1) / FULL))))
+    if bits > MOST_BITS:
+        raise ValueError(f"{len(known)} entries; at most {int(FULL * (1 << MOST_BITS))} expected")
+    size, buckets = 1 << bits, (1 << bits) // _ENTRIES_A_BUCKET
+    keys, shifts = np.zeros(size, dtype=np.int64), np.zeros(buckets, dtype=np.uint16)
+    taken = np.zeros(size, dtype=bool)
+    bucket = (known >> _down(buckets)) % buckets
+    order = np.argsort(bucket, kind="stable")
+    counts = np.bincount(bucket, minlength=buckets)
+    firsts = np.concatenate(([0], np.cumsum(counts)))
+    for number in np.argsort(-counts, kind="stable").tolist():
+        members = known[order[firsts[number] : firsts[number + 1]]]
+        if not len(members):
+            break
+        for shift in range(_TRIES):
+            places = ((members ^ (np.array([shift]) * _SHIFT)) * _MIX) >> _down(size)
+            if not taken[places].any() and len(set(places.tolist())) == len(members):
+                break
+        else:
+            raise ValueError("two entries with one hash")
+        taken[places], keys[places], shifts[number] = True, members, shift
+    return Vocabulary(keys, shifts)

@@ -3,17 +3,23 @@
 import pytest
 
 from gateway.classify.prompt import read_prompt
-from gateway.classify.signals import NUMBERS, numbers_of, structure_of
+from gateway.classify.signals import FLAGS, NUMBERS, facts_of, structure_of
+from gateway.classify.window import window_of
+
+
+def measured(text):
+    prompt = read_prompt({"prompt": text})
+    return prompt, structure_of(prompt, window_of(prompt))
 
 
 def shape(text):
-    return structure_of(read_prompt({"prompt": text}))
+    return measured(text)[1]
 
 
 def test_code_and_math_marks():
     code = shape("fix:\n```python\ndef f(x):\n    return x == 1\n```")
     assert code.fences == 2
-    assert code.code_marks >= 4
+    assert code.code_marks >= 3
     assert shape("integrate \\frac{1}{x^2} ≤ 3").math_marks >= 3
     assert shape("how are you").code_marks == shape("how are you").math_marks == 0
 
@@ -48,8 +54,13 @@ def test_ends_sentences_quotes_and_lists():
     assert shape("Question: who?\nAnswer:").open_end
 
 
-def test_numbers_have_the_model_s_width_and_are_small():
-    prompt = read_prompt({"prompt": "x" * 1_000_000})
-    numbers = numbers_of(prompt, structure_of(prompt))
-    assert len(numbers) == NUMBERS
-    assert all(0 <= number < 6 for number in numbers)
+def test_facts_have_the_model_s_width_and_are_small():
+    facts = facts_of(*measured("x" * 1_000_000))
+    assert len(facts) == NUMBERS + FLAGS
+    assert all(0 <= fact < 6 for fact in facts)
+
+
+def test_a_long_turn_is_measured_by_its_ends():
+    found = shape("Why?\n" + "word " * 10_000 + "\n1. one\n2. two:")
+    assert (found.chars, found.lines, found.items, found.open_end) == (50_020, 4, 2, True)
+    assert found.copyable > 0.9
