@@ -1,7 +1,8 @@
 """The published experiment redone: a, z, α, β, break-even and gain by task, in both dtypes, at several loads.
 
 `python -m benchmarks.experiment` serves the built-in model once in each dtype on a free port, sends the demo's workload
-at each load, and writes `results/experiment.json` and docs/experiment.md. `--dtypes` and `--loads` redo a part only.
+at each load, and writes `results/experiment.json` and docs/experiment.md: six minutes on two quiet cores. `--dtypes` and
+`--loads` redo a part only.
 """
 
 from __future__ import annotations
@@ -124,8 +125,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.experiment")
     parser.add_argument("--dtypes", default=",".join(DTYPES), help="by commas")
     parser.add_argument("--loads", default=",".join(map(str, LOADS)), help="requests at a time, by commas")
-    parser.add_argument("--prompts", type=int, default=6)
-    parser.add_argument("--max-tokens", type=int, default=48)
+    parser.add_argument("--prompts", type=int, default=3, help="a task")
+    parser.add_argument("--max-tokens", type=int, default=32)
     given = parser.parse_args()
     dtypes, loads = given.dtypes.split(","), [int(load) for load in given.loads.split(",")]
     if unknown := set(dtypes) - set(DTYPES):
