@@ -1,8 +1,8 @@
 """The published experiment redone: a, z, α, β, break-even and gain by task, in both dtypes, at several loads.
 
 `python -m benchmarks.experiment` serves the built-in model once in each dtype on a free port, sends the demo's workload
-at each load, and writes `results/experiment.json` and docs/experiment.md: six minutes on two quiet cores. `--dtypes` and
-`--loads` redo a part only.
+at each load, and writes `results/experiment.json` and docs/experiment.md; meant to fit into eight minutes on two quiet
+cores. `--dtypes` and `--loads` redo a part only.
 """
 
 from __future__ import annotations
