@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
@@ -71,7 +70,7 @@ def train(
     training = {
         "prompts": len(examples),
         "families": len({example.family for example in examples}),
-        "languages": dict(sorted(Counter(example.language for example in examples).items())),
+        "languages": _by_language(examples, logits.argmax(axis=1) == labels),
         "options": asdict(options),
         "held_out": msgspec.to_builtins(result),
     }
@@ -86,6 +85,17 @@ def stepped(weights: Weights, tasks: int) -> tuple[Array, float]:
     step = float(np.abs(weights.text).max(initial=1e-6)) / LARGEST
     steps = np.rint(weights.text / step).astype(np.int8).reshape(REGIONS, -1, tasks)
     return np.ascontiguousarray(steps.transpose(1, 0, 2).reshape(steps.shape[1], REGIONS * tasks)), step
+
+
+def _by_language(examples: Sequence[Example], right: Array) -> dict[str, dict[str, float]]:
+    """Return how many prompts each language has, and the share of them that is right held out."""
+    found: dict[str, list[bool]] = {}
+    for example, hit in zip(examples, right.tolist(), strict=True):
+        found.setdefault(example.language, []).append(hit)
+    return {
+        language: {"prompts": len(hits), "accuracy": round(sum(hits) / len(hits), 3)}
+        for language, hits in sorted(found.items())
+    }
 
 
 def _check(examples: Sequence[Example], names: Sequence[str]) -> None:

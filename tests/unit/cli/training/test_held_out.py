@@ -78,6 +78,7 @@ def test_held_out_families_reach_the_figures(examples):
         "prompts": len(examples),
         "families": len({example.family for example in examples}),
         "artefact": {"version": base.header.version, "hash": base.hash, "bytes": DEFAULT.stat().st_size},
+        "languages": artefact.header.training["languages"],
         "held_out": msgspec.to_builtins(result),
     }
     (ROOT / "benchmarks/results/classify.json").write_text(json.dumps(report, indent=1) + "\n")
