@@ -31,8 +31,7 @@ class ClassifyController(Controller):
             turns = body["turns"]
             if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
                 raise InvalidRequest("turns: expected an array of strings", param="turns", code="invalid_type")
-            roles = ("user", "assistant")
-            body["messages"] = [{"role": roles[i % 2], "content": turn} for i, turn in enumerate(turns)]
+            body["messages"] = [{"role": "user", "content": turn} for turn in turns]
         if not ("messages" in body or "prompt" in body):
             message = "expected messages, turns or prompt"
             raise InvalidRequest(message, param="messages", code="missing_required_parameter")

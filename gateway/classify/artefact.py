@@ -106,7 +106,8 @@ def load_artefact(path: Path) -> Artefact:
         header_bytes, digest = raw.pop("header").tobytes(), str(raw.pop("hash"))
         header = msgspec.json.decode(header_bytes, type=Header)
     except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, msgspec.MsgspecError) as error:
-        raise ArtefactError(f"{path}: not a classifier artefact: {error}") from error
+        expected = "expected a file that `breakeven classifier train` wrote"
+        raise ArtefactError(f"{path}: not a classifier artefact; {expected}") from error
     if header.format != FORMAT or header.cues != CUES:
         raise ArtefactError(f"{path}: made for another version; run `breakeven classifier train` again")
     tasks = len(check_taxonomy(header.taxonomy, str(path)).tasks)
