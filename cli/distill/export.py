@@ -33,9 +33,9 @@ def export(folder: Path, draft: Path | None, gguf: Path | None, **model: Any) ->
     try:
         target = load_model(config.model, config)
         path = draft or shipped_draft(target.name)
-        standalone.export(path, target, folder)
-        if gguf is not None:
+        if gguf is not None:  # first, since it can be refused
             write_gguf(path, target, gguf, folder / "draft.gguf")
+        standalone.export(path, target, folder)
     except EngineError as error:
         raise click.ClickException(str(error)) from error
     size = sum(path.stat().st_size for path in folder.iterdir())

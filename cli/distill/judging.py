@@ -53,6 +53,13 @@ class Advice(msgspec.Struct):
     expected_gain: float
 
 
+class Amount(msgspec.Struct):
+    """How much of the target's own text."""
+
+    answers: int
+    tokens: int
+
+
 class Report(msgspec.Struct):
     """All that is told; the model card repeats it."""
 
@@ -61,12 +68,14 @@ class Report(msgspec.Struct):
     draft: str
     """The draft's file or model."""
     draft_sha256: str | None
+    licence: str
+    """As the draft's file says; empty where it says nothing."""
     dtype: str
     device: str
     threads: int
     machine: str
-    answers: dict[str, int]
-    """Held-out answers by temperature."""
+    data: dict[str, dict[str, Amount]]
+    """What --work holds: `train`, `choose` (weights) and `held-out` (what judges here) → temperature."""
     acceptance: dict[str, dict[str, dict[str, list[Figures]]]]
     """Method → temperature → task → one entry for each k."""
     costs: list[Cost]
@@ -85,7 +94,7 @@ def judge(config: EngineConfig, wish: Wish, tell: Callable[[str], None]) -> Repo
     """Raises EngineError where data, draft or target cannot be used."""
     torch.set_num_threads(config.num_threads)
     target, draft = load_models(config)
-    method, label, digest, judge_of = _draft_of(config, target, draft)
+    method, label, digest, licence, judge_of = _draft_of(config, target, draft)
     texts = _held_out(wish)
     tell(f"{len(texts)} held-out answers")
     chances = _chances(texts, method, judge_of)
@@ -104,17 +113,17 @@ def judge(config: EngineConfig, wish: Wish, tell: Callable[[str], None]) -> Repo
         arms = {method: k, "ngram": k, "hybrid": k}
         timed = pairs(core, told, arms, tokens=wish.tokens, tell=lambda: None)
         measured = {name: _gains(found, wish.seed) for name, found in timed.items()}
-    temperatures = sorted({text.entry.temperature for text in texts})
     return Report(
         target=target.name,
         method=method,
         draft=Path(label).name,
         draft_sha256=digest,
+        licence=licence,
         dtype=str(target.dtype).removeprefix("torch."),
         device=str(target.device),
         threads=config.num_threads,
         machine=_machine(),
-        answers={f"{one:g}": sum(text.entry.temperature == one for text in texts) for one in temperatures},
+        data=_data(wish.works),
         acceptance=acceptance,
         costs=found_costs,
         expected_gain=expected,
@@ -130,17 +139,27 @@ JudgeOf = Callable[[Text], Chances]
 
 def _draft_of(
     config: EngineConfig, target: LoadedModel, draft: LoadedModel | None
-) -> tuple[str, str, str | None, JudgeOf]:
-    """Method, label, hash and judge of what is to be judged."""
+) -> tuple[str, str, str | None, str, JudgeOf]:
+    """Method, label, hash, licence and judge of what is to be judged."""
     if draft is not None:
-        return "draft_model", draft.name, None, DraftJudge(draft, target, max(KS)).chances
+        return "draft_model", draft.name, None, "", DraftJudge(draft, target, max(KS)).chances
     path = find_head(config.draft_head, target.name)
     if path is None:
         raise DistillError(f"no draft comes with {target.name}: give --head or --draft-model")
     file = read_head(path)
     check_head(file, target, str(path))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return "eagle", str(path), digest, HeadJudge(FeatureHead.of_file(file, target), target, max(KS)).chances
+    chances = HeadJudge(FeatureHead.of_file(file, target), target, max(KS)).chances
+    return "eagle", str(path), digest, file.shape.licence, chances
+
+
+def _data(works: Sequence[Path]) -> dict[str, dict[str, Amount]]:
+    found: dict[str, dict[str, Amount]] = {}
+    for entry in (entry for work in works for entry in Corpus(work).entries()):
+        amount = found.setdefault(entry.split, {}).setdefault(f"{entry.temperature:g}", Amount(0, 0))
+        amount.answers += 1
+        amount.tokens += entry.total - entry.prompt
+    return found
 
 
 def _held_out(wish: Wish) -> list[Text]:

@@ -26,7 +26,8 @@ def render(report: Report) -> str:
     parts = [
         f"<h1>{escape(report.method)} draft for {escape(report.target)}</h1>",
         f"<p>{escape(report.draft)}; {escape(report.dtype)} on {escape(report.machine)}, {report.threads} thread(s). "
-        f"Held-out answers: {', '.join(f'{n} at temperature {t}' for t, n in report.answers.items())}.</p>",
+        f"SHA-256 {escape(report.draft_sha256 or '-')}, licence {escape(report.licence or 'not told')}. "
+        f"Judged by {_answers(report)}.</p>",
     ]
     for temperature, tasks in report.acceptance[report.method].items():
         curves = {task: [row.a or 1.0 for row in rows] for task, rows in tasks.items()}
@@ -48,6 +49,11 @@ def render(report: Report) -> str:
         f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>Draft of {escape(report.target)}</title><style>{_STYLE}</style>\n<body>{body}</body></html>\n"
     )
+
+
+def _answers(report: Report) -> str:
+    found = report.data["held-out"].items()
+    return ", ".join(f"{one.answers} held-out answers at temperature {temperature}" for temperature, one in found)
 
 
 def _lines(curves: Mapping[str, Sequence[float]], labels: Sequence[str], even: float | None) -> str:

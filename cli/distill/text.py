@@ -8,6 +8,11 @@ from cli.distill.judging import ALL, Report
 def as_text(report: Report) -> str:
     """Tables of acceptance, costs, expected and timed gains, and the advice in words."""
     lines = [f"{report.method} ({report.draft}) for {report.target}, {report.dtype} on {report.machine}"]
+    lines += [f"SHA-256 {report.draft_sha256}, licence {report.licence or 'not told'}"] if report.draft_sha256 else []
+    lines += [
+        f"{split}: " + ", ".join(f"{one.answers} answers ({one.tokens:,} tokens) at {t}" for t, one in found.items())
+        for split, found in report.data.items()
+    ]
     for temperature, tasks in report.acceptance[report.method].items():
         lines += ["", f"tokens per round (a) and share of rounds without any (z), temperature {temperature}"]
         ks = [row.k for row in tasks[ALL]]

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(0, 1),
     help="Share of the loss on the target's first choice; the rest follows its distribution.",
 )
+@click.option("--licence", default="", help="Kept in a head's file, for instance Apache-2.0.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
 @click.option(
     "--minutes",
@@ -60,7 +61,7 @@ def train(
     The target does not run. Ctrl-C keeps a checkpoint; the same command goes on from it. What did best on held-out
     answers is in --out: eagle.safetensors, a head for method eagle, or draft.safetensors, to be exported.
     """
-    names = ("kind", "layers", "epochs", "batch_tokens", "lr", "unroll", "vocab", "hard", "seed")
+    names = ("kind", "layers", "epochs", "batch_tokens", "lr", "unroll", "vocab", "hard", "licence", "seed")
     chosen = {name: options.pop(name) for name in names}
     chosen["begin_with"] = _hash_of(begin_with)
     config = engine_config(**options)

@@ -34,11 +34,11 @@ class HeadJudge:
         said = text.tokens[entry.prompt :]
         # a state at position t drafts token t + 2: of output token i ≥ 1 it is position prompt + i − 2
         first = entry.prompt - 1
-        steps = self._head.unrolled(text.tokens[None, 1:-1], text.features[None, :-1], self._depth)
+        steps = self._head.unrolled(text.tokens[None, 1:-1], text.features[None, :-1], self._depth, first)
         rows, sure = [], []
         for logits in steps:
-            rows.append([-1.0, *self._one(logits[0, first:], text, said[1:]).tolist()])
-            sure.append([1.0, *torch.softmax(logits[0, first:], -1).max(-1).values.tolist()])
+            rows.append([-1.0, *self._one(logits[0], text, said[1:]).tolist()])
+            sure.append([1.0, *torch.softmax(logits[0], -1).max(-1).values.tolist()])
         accept = _by_start(rows)
         if entry.temperature <= 0:
             _stop_where_unsure(accept, _by_start(sure))

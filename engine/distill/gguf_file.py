@@ -37,6 +37,7 @@ def write_gguf(path: Path, target: LoadedModel, target_gguf: Path, out: Path) ->
     source = _opened(target_gguf, model.config)
     tensors = {_name(name): _tensor(name, weight, model.config) for name, weight in _own(model).items()}
     try:
+        out.parent.mkdir(parents=True, exist_ok=True)
         writer = GGUFWriter(out, "llama")
         for field in source.fields.values():
             _copy(writer, field, layers=int(model.config.num_hidden_layers))
@@ -60,7 +61,7 @@ def _opened(path: Path, config: Any) -> GGUFReader:  # noqa: ANN401 - transforme
         source = GGUFReader(path)
         kind = source.fields["general.architecture"].contents()
         width, vocab = (int(size) for size in next(t for t in source.tensors if t.name == _SHARED[0]).shape)
-    except (OSError, ValueError, KeyError, StopIteration) as error:
+    except (OSError, ValueError, LookupError, StopIteration) as error:
         raise DistillError(f"{path}: expected the target's GGUF ({error})") from error
     if kind != "llama" or config.model_type != "llama":
         raise DistillError(f"{path}: expected a model of the llama architecture, got {kind} for {config.model_type}")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch.nn import functional
 
 from engine.distill.corpus import Corpus
@@ -43,6 +44,8 @@ class Settings:
     lr: float
     unroll: int
     """Draft steps that are trained."""
+    licence: str
+    """Kept in a head's file."""
     begin_with: str | None
     """SHA-256 of the draft's file that is trained further."""
     vocab: int
@@ -111,11 +114,17 @@ class Trainer:
         fresh: bool,
     ) -> FeatureHead | StandaloneDraft:
         chosen = self._settings
+        taps = corpora[0].recipe.taps
+        draft: FeatureHead | StandaloneDraft
         if fresh and begin_with is not None:
-            return read_learner(chosen.kind, begin_with, target, corpora[0].recipe.taps, vocab)
-        if chosen.kind == "standalone":
-            return StandaloneDraft(target, chosen.layers, vocab).to(target.device)
-        return make_head(target, self._train, corpora[0].recipe.taps, vocab, fit=fresh, seed=chosen.seed)
+            draft = read_learner(chosen.kind, begin_with, target, taps, vocab)
+        elif chosen.kind == "standalone":
+            draft = StandaloneDraft(target, chosen.layers, vocab).to(target.device)
+        else:
+            draft = make_head(target, self._train, taps, vocab, fit=fresh, seed=chosen.seed)
+        if isinstance(draft, FeatureHead):
+            draft.shape = replace(draft.shape, licence=chosen.licence)
+        return draft
 
     @property
     def answer_tokens(self) -> int:

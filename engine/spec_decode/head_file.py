@@ -35,6 +35,8 @@ class HeadShape(msgspec.Struct, frozen=True):
     """Tokens that it can propose."""
     eps: float
     rope_theta: float
+    licence: str = ""
+    """Under which it is given away, for instance `Apache-2.0`."""
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """Name → shape of every tensor in the file."""

@@ -40,6 +40,7 @@ SETTINGS = Settings(
     vocab=200,
     hard=0.5,
     seed=3,
+    licence="MIT",
     begin_with=None,
 )
 
