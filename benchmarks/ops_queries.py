@@ -1,6 +1,7 @@
 """The operations page and the report over ten million requests of 90 days, on SQLite and PostgreSQL, and their size.
 
-`python -m benchmarks ops_queries`; about ten minutes. Nothing is cached between two readings but by the database.
+`python -m benchmarks ops_queries`; about six minutes. Nothing is cached between two readings but by the database.
+`--there` reads histories that were made before.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import platform
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from sqlalchemy import text
 from benchmarks._ops_history import write_history
 from gateway.db import Database
 from gateway.ops.collect import OpsReader
+from gateway.ops.live import LiveReports
 from gateway.ops.window import parse_window
 from tests.fixtures.records import make_record
 from tests.fixtures.stores import _create_database, running_postgres
@@ -27,41 +30,60 @@ from tests.fixtures.stores import _create_database, running_postgres
 ROLLUPS = ("activity_minutes", "activity_packed", "latency_minutes", "latency_packed")
 REQUESTS, DAYS, RAW = 10_000_000, 90, 100_000
 READS = {"15m": 20, "1h": 20, "24h": 20, "7d": 10, "30d": 5, "90d": 5}
-LIMITS = {"page_p99_ms": {"sqlite": 1000, "postgresql": 300}, "report_s": 5, "rollups_mb": 200, "records_per_s": 2000}
+VIEWERS, WATCHED_S = (1, 20), 10.0
+LIMITS = {
+    "page_p99_ms": {"sqlite": 1000, "postgresql": 300},
+    "report_s": 5,
+    "rollups_mb": 200,
+    "records_per_s": 2000,
+    "viewer_core_percent": 1,
+}
 
 
-def run(*, requests: int = REQUESTS, raw: int = RAW) -> dict[str, Any]:
-    """Return what was measured, beside what is to be reached."""
-    return asyncio.run(_both(requests, raw))
+def run(requests: int = REQUESTS, raw: int = RAW, there: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what was measured, beside what is to be reached; `there` are histories made before (see `fill`)."""
+    return asyncio.run(_both(requests, raw, there))
 
 
-async def _both(requests: int, raw: int) -> dict[str, Any]:
+async def _both(requests: int, raw: int, there: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {"requests": requests, "days": DAYS, "raw_rows": raw, "limits": LIMITS}
     found["machine"] = {"cpus": os.cpu_count(), "python": platform.python_version()}
+    if there:
+        return found | {url.partition(":")[0].partition("+")[0]: await _measure(url) for url in there}
     with tempfile.TemporaryDirectory(prefix="bk-ops-") as folder, running_postgres() as server:
-        path = Path(folder) / "ops.db"
-        found["sqlite"] = await _measure(f"sqlite:///{path}", requests, raw)
-        found["postgresql"] = await _measure(await _create_database(server), requests, raw)
+        for url in (f"sqlite:///{Path(folder) / 'ops.db'}", await _create_database(server)):
+            took = await fill(url, requests, raw)
+            found[url.partition(":")[0].partition("+")[0]] = {"generated_s": took, **await _measure(url)}
     return found
 
 
-async def _measure(url: str, requests: int, raw: int) -> dict[str, Any]:
+async def fill(url: str, requests: int, raw: int) -> float:
+    """Make a history in an empty database; return the seconds that it took."""
     database = Database(url, timeout_s=60.0)
     await database.migrate()
     began = time.perf_counter()
     await write_history(database, requests=requests, days=DAYS, raw=raw, now=time.time())
-    generated = time.perf_counter() - began
+    took = time.perf_counter() - began
     await _analyse(database)
+    await database.aclose()
+    return round(took, 1)
+
+
+async def _measure(url: str) -> dict[str, Any]:
+    database = Database(url, timeout_s=60.0)
     reader = OpsReader(database, patience_s=300.0)
-    out: dict[str, Any] = {"generated_s": round(generated, 1), "rollups_mb": await _size_mb(database), "page_ms": {}}
+    out: dict[str, Any] = {"rollups_mb": await _size_mb(database), "page_ms": {}}
     for window, times in READS.items():
         took = [await _timed(reader.report(parse_window(window))) for _ in range(times)]
         out["page_ms"][window] = {"p50": _ms(sorted(took)[len(took) // 2]), "max": _ms(max(took))}
-    charts = [await _timed(reader.series(parse_window("90d"))) for _ in range(3)]
-    out["charts_90d_ms"] = _ms(max(charts))
+    out["charts_ms"] = {}
+    for window in READS:
+        took = [await _timed(reader.series(parse_window(window))) for _ in range(3)]
+        out["charts_ms"][window] = _ms(max(took))
     out["report_90d_s"] = round(max([await _timed(reader.report(90 * 86400.0, study=True)) for _ in range(2)]), 2)
     out["report_7d_s"] = round(await _timed(reader.report(7 * 86400.0, study=True)), 2)
     out["records_per_s"] = await _write_rate(database)
+    out["viewer_core_percent"] = {str(viewers): await _viewer_cost(reader, viewers) for viewers in VIEWERS}
     await database.aclose()
     return out
 
@@ -71,8 +93,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", action="store_true", help="only one line of JSON")
     parser.add_argument("--requests", type=int, default=REQUESTS)
+    parser.add_argument("--there", nargs="*", default=[], help="URLs of databases that hold such a history")
     given = parser.parse_args()
-    print(json.dumps(run(requests=given.requests, raw=min(RAW, given.requests)), indent=None if given.json else 2))
+    figures = run(given.requests, min(RAW, given.requests), given.there)
+    print(json.dumps(figures, indent=None if given.json else 2))
 
 
 async def _timed(job: Any) -> float:  # noqa: ANN401  # any awaitable
@@ -106,6 +130,25 @@ async def _size_mb(database: Database) -> dict[str, float]:
         sizes |= {table: round(size / 1e6, 1), f"{table}_rows": rows}
     sizes["total"] = round(sum(sizes[table] for table in ROLLUPS), 1)
     return sizes
+
+
+async def _viewer_cost(reader: OpsReader, viewers: int) -> float:
+    """Return the share of a core, per cent, that each of some viewers of the last hour costs this process."""
+    live = LiveReports(reader)
+
+    async def watch() -> None:
+        async for _ in live.events(3600.0):
+            pass
+
+    await live.report(3600.0)
+    began, spent = time.perf_counter(), time.process_time()
+    watching = [asyncio.create_task(watch()) for _ in range(viewers)]
+    await asyncio.sleep(WATCHED_S)
+    spent, took = time.process_time() - spent, time.perf_counter() - began
+    for each in watching:
+        each.cancel()
+    await asyncio.gather(*watching, return_exceptions=True)
+    return round(100 * spent / took / viewers, 2)
 
 
 async def _write_rate(database: Database, batches: int = 20, size: int = 500) -> int:

@@ -17,8 +17,8 @@ from gateway.ops.model import Report
 from gateway.ops.render import clock_time, to_live
 
 _FRESH_S = 1.0
-_COST = 50.0
-"""A report stays fresh for so many times what it took: a page that is watched costs 2 % of a core at most …"""
+_COST = 120.0
+"""A report stays fresh for so many times what it took: a page that is watched costs 1 % of a core at most …"""
 _STALE_S = 60.0
 """… unless that would leave it older than this."""
 _EVERY_S = 2.0

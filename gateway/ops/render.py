@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
@@ -32,6 +32,11 @@ class Bar:
     fill: float
     mark: float
     verdict: str
+    low: float | None = None
+    high: float | None = None
+    """Ends of the interval of a, where there is one."""
+    told: str = ""
+    """The same in words."""
 
 
 class Gained(Protocol):
@@ -85,12 +90,23 @@ def band_name(load: int) -> str:
 
 
 def bar(task: TaskFigures | ArmFigures) -> Bar | None:
-    """Return the break-even bar of a task or arm, None where a or the break-even length is unknown."""
-    if task.a is None or task.break_even is None:
+    """Return the break-even bar of a task or arm, None where a or the break-even length is unknown.
+
+    How far a is from break-even is as uncertain as the gain: the interval is the gain's own, on the scale of a.
+    """
+    a, mark = task.a, task.break_even
+    if a is None or mark is None:
         return None
-    scale = 92 / max(task.a, task.break_even, 1e-9)
-    side = "win" if task.a > task.break_even else "lose"
-    return Bar(round(task.a * scale, 1), round(task.break_even * scale, 1), side)
+    told = f"a is {number(a)}, break-even is {number(mark)}"
+    low = high = None
+    if task.gain and task.gain_low is not None and task.gain_high is not None:
+        low, high = a * task.gain_low / task.gain, a * task.gain_high / task.gain
+        told += f"; 95 % interval of a {number(low)} to {number(high)}"
+    scale = 92 / max(a, mark, high or 0.0, 1e-9)
+    made = Bar(round(a * scale, 1), round(mark * scale, 1), "win" if a > mark else "lose", told=told)
+    return (
+        made if low is None or high is None else replace(made, low=round(low * scale, 1), high=round(high * scale, 1))
+    )
 
 
 def headline(report: Report) -> str:

@@ -111,7 +111,10 @@ def test_headline_falls_back_to_all_tasks_together():
 def test_bar_marks_break_even_and_takes_a_side():
     wins, loses = render.bar(STRUCTURED), render.bar(CREATIVE)
     assert wins.verdict == "win"
-    assert wins.fill > wins.mark
+    assert wins.low < wins.fill < wins.high <= 100
+    assert wins.mark < wins.low
+    assert "break-even is" in wins.told
+    assert "95 % interval of a" in wins.told
     assert loses.verdict == "lose"
     assert loses.fill < loses.mark <= 100
     assert render.bar(CHAT) is None
