@@ -67,6 +67,7 @@ def make_record(
         loop=relay is not None and is_loop(relay, spec, completion),
         conversation=conversation,
         signals=classification.signals,
+        application=request.application,
         end_user=end_user_of(request, secret),
     )
 

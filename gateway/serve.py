@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gateway.applications import Applications
 from gateway.backends import Upstream
 from gateway.classify import Classifier
 from gateway.closing import make_record
@@ -53,6 +54,7 @@ class Service:
         self.audits = audits
         self.priorities = Priorities()
         self.homes = Homes()
+        self._applications = Applications()
         self.bytes_per_token = 4.0
         """Request bytes per prompt token, learned from the usage that backends report."""
 
@@ -66,6 +68,7 @@ class Service:
         generation = self.generation()
         states = candidates(generation, request.model)
         classification = self.classify(request.body, request.declared_task)
+        request.application = self._applications.of(request, classification.task)
         exchange = Exchange(self, request, generation, classification, states)
         exchange.decide(states)
         return exchange

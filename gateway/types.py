@@ -97,6 +97,8 @@ class GenerateRequest(msgspec.Struct):
     """The client's own `speculation`, where its key may set it."""
     record_id: str = ""
     """Unique id of the record: `request_id` unless a client sends the same one twice."""
+    application: str = ""
+    """Which application asks, where it is one of those told apart below its task (`gateway.applications`)."""
 
 
 class Classification(msgspec.Struct, frozen=True):
@@ -270,6 +272,8 @@ class RequestRecord(msgspec.Struct):
     conversation: str = ""
     """Keyed hash of the conversation, for stickiness and holdout."""
     signals: dict[str, Any] = msgspec.field(default_factory=dict)
+    application: str = ""
+    """That of the request; statistics are kept for it besides its task's."""
     end_user: str = ""
     """Keyed hash of OpenAI's `safety_identifier` or `user`; empty where neither was sent."""
 

@@ -12,8 +12,10 @@ import numpy as np
 
 from cli.simulation.flight import fly
 from cli.simulation.replay import Steps, Table
+from cli.simulation.traces import Trace
 from gateway.policy.schema import Rule
 from gateway.routing import Tuning, decide, observe
+from gateway.routing.applications import finer_of, label
 from gateway.routing.book import Book
 from gateway.routing.snapshot import Node, NodeKey, Snapshot, make_node
 from gateway.routing.stats import Vector, layout_of
@@ -79,6 +81,7 @@ class Router:
         self._clock: dict[tuple[Thresholds, NodeKey], float] = {}
         self._now = 0.0
         self._seen = table.observed
+        self._applications = any(trace.application for trace in table.traces)
         self._served = 0
         self.alarms: list[tuple[int, str]] = []
         """(requests served, task) of every change that was noticed."""
@@ -111,9 +114,9 @@ class Router:
 
     def _decide(self, index: int, draw: float, run: Run) -> Decision:
         trace = self._table.traces[index]
-        key = self._key(index)
         wanted = named_by(self._rules[index])
         view = self._views[wanted]
+        key = self._key(index, view)
         before = view.nodes.get(key)
         node = make_node(view, key, before, self._now - self._clock.get((wanted, key), self._now))
         run.switches += _switched(before, node)
@@ -121,7 +124,7 @@ class Router:
         view.weighed.clear()  # what was worked out from the node before
         self._clock[wanted, key] = self._now
         return decide(
-            self._request,
+            self._request_of(trace),
             Classification(trace.seen_task, 1.0, "declared"),
             self._rules[index],
             view,
@@ -131,9 +134,14 @@ class Router:
             policy="simulated",
         )
 
-    def _key(self, index: int) -> NodeKey:
+    def _request_of(self, trace: Trace) -> GenerateRequest:
+        self._request.application = trace.application
+        return self._request
+
+    def _key(self, index: int, view: Snapshot) -> NodeKey:
         key, _, _ = self._observed(index, 0, self._table.steps[index][0], None)
-        return (key.backend, key.task, key.temperature, key.context, key.load)
+        task = view.finest(BACKEND, key.task, self._table.traces[index].application)
+        return (key.backend, task, key.temperature, key.context, key.load)
 
     def _serve(self, index: int, decision: Decision) -> Steps:
         speculation = decision.speculation
@@ -144,11 +152,15 @@ class Router:
     def _learn(self, index: int, decision: Decision, steps: Steps) -> None:
         fixed = decision.speculation is None or decision.speculation.adaptive is None
         key, counters, vector = self._observed(index, decision.arm.k, steps, None if fixed else decision)
-        kind = (key.backend, key.task, key.temperature, key.context)
+        application = self._table.traces[index].application
+        names = (key.task, label(key.task, application)) if application else (key.task,)
         for first, view in enumerate(self._apart.values()):
-            view.book.requests[kind] += counters.get("n", 0)
+            for name in names:
+                kind = (key.backend, name, key.temperature, key.context)
+                view.book.requests[kind] += counters.get("n", 0)
+                if key.k:
+                    view.book.add_vector(kind, key.method, key.k, vector)
             if key.k:
-                view.book.add_vector(kind, key.method, key.k, vector)
                 changed = self._watch(key, counters, view)
                 self.alarms += [(self._served, task) for task in changed if not first]
 
@@ -178,6 +190,9 @@ class Router:
         self._now += elapsed
         for half_life, view in self._apart.items():
             view.book.scale(0.5 ** (elapsed / half_life))
+        if self._applications:
+            for view in self._views.values():
+                view.finer = finer_of(view.book, [BACKEND])
 
 
 def _switched(before: Node | None, after: Node) -> int:

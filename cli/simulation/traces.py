@@ -2,6 +2,7 @@
 
 `emitted[method][i]` is what a round that starts at output position i would emit with an unlimited draft (accepted + 1);
 the list is as long as the output. `drafted[method][i]`, where given, is how many tokens the drafter proposes there.
+`application`, where given, is told to the decision besides the task.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Trace(msgspec.Struct, frozen=True):
     prompt_tokens: int
     emitted: tuple[int, ...]
     drafted: tuple[int, ...] | None
+    application: str = ""
+    """Which application of its task it comes from, where the file tells."""
 
 
 def read_traces(path: Path, method: str, cap: int) -> list[Trace]:
@@ -79,6 +82,7 @@ def _trace(line: str, where: str, number: int, method: str, cap: int) -> Trace:
         prompt_tokens=prompt,
         emitted=tuple(emitted[:cap]),
         drafted=None if drafted is None else tuple(drafted[:cap]),
+        application=_text(row, "application", where, number) if row.get("application") is not None else "",
     )
 
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from gateway.routing.applications import parent_of
 from gateway.routing.stats import Pile, Vector, layout_of, merged
 from gateway.types import Arm, CellKey
 
@@ -14,7 +15,7 @@ ALL = "*"
 _FEW = 8.0
 """Requests behind a mean that arms are compared by."""
 Kind = tuple[str, str, str, str]
-"""(backend, task, temperature band, context band)."""
+"""(backend, task or application of a task, temperature band, context band)."""
 
 
 @dataclass(slots=True)
@@ -79,7 +80,7 @@ class Book:
         self.loads[kind].add(key.load)
         buckets, requests = self.signatures.get(kind, (0, 0))
         self.signatures[kind] = (buckets + 1, requests + counters.get("n", 0))
-        if "mn" in counters or "wn" in counters:
+        if ("mn" in counters or "wn" in counters) and not parent_of(key.task):
             self.measured.setdefault(key, Measured()).add(counters, weight, unit)
             self._add_sums(key, counters, weight, unit)
         if key.k > 0:
@@ -132,7 +133,7 @@ class Book:
         self._pooled.clear()
         if weight != 1.0:
             vector = vector * weight
-        for place in (self.piles[kind], self.totals[kind[0]]):
+        for place in (self.piles[kind],) if parent_of(kind[1]) else (self.piles[kind], self.totals[kind[0]]):
             if method not in place:
                 place[method] = Pile(layout)
             place[method].add(k, vector)
@@ -148,7 +149,9 @@ class Book:
         backend, task, _, _ = kind
         own = self.piles.get(kind, {})
         siblings = [
-            self.piles[k] for k in self.piles if k != kind and k[0] == backend and (k[1] == task or task == ALL)
+            self.piles[k]
+            for k in self.piles
+            if k != kind and k[0] == backend and (k[1] == task or (task == ALL and not parent_of(k[1])))
         ]
         result = {}
         for method in {*own, *(m for piles in siblings for m in piles)}:
@@ -181,12 +184,15 @@ class Book:
         """Let all that is known of a method's acceptance on a task weigh one request: it has changed."""
         self._pooled.clear()
         for kind, piles in self.piles.items():
-            pile = piles.get(method) if kind[0] == backend and kind[1] == task else None
+            mine = kind[0] == backend and task in (kind[1], parent_of(kind[1]))
+            pile = piles.get(method) if mine else None
             if pile is not None:
                 pile.scale(1.0 / max(1.0, pile.requests))
         if method in self.totals[backend]:
             layout = self.totals[backend][method].layout
             parts = [
-                (piles[method], 1.0) for kind, piles in self.piles.items() if kind[0] == backend and method in piles
+                (piles[method], 1.0)
+                for kind, piles in self.piles.items()
+                if kind[0] == backend and method in piles and not parent_of(kind[1])
             ]
             self.totals[backend][method] = merged(layout, parts)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gateway.routing.applications import parent_of
 from gateway.routing.book import Book, Kind
 from gateway.routing.change import Moments, Watch, Watches
 from gateway.routing.stats import Layout, Pile, Vector
@@ -88,7 +89,7 @@ class Eras:
         for bucket in buckets:
             key, counters = bucket.key, bucket.counters
             scope = (key.backend, key.method, key.task)
-            if key.k > 0 and scope not in self.watches.tasks:
+            if key.k > 0 and scope not in self.watches.tasks and not parent_of(key.task):
                 n, s, ss = usual.setdefault(scope, {}).get(key.k, (0.0, 0.0, 0.0))
                 more = (counters.get("sn", 0), counters.get("s", 0), counters.get("ss", 0))
                 usual[scope][key.k] = (n + more[0], s + more[1], ss + more[2])
@@ -110,7 +111,7 @@ class Eras:
         taken: dict[tuple[int, CellKey], dict[str, int]] = {}
         news: dict[Scope, list[tuple[CellKey, dict[str, int]]]] = {}
         for bucket in buckets:
-            if bucket.minute >= newest and bucket.key.k > 0:
+            if bucket.minute >= newest and bucket.key.k > 0 and not parent_of(bucket.key.task):
                 place = (bucket.minute, bucket.key)
                 before = self.taken.get(place, {})
                 taken[place] = bucket.counters

@@ -75,12 +75,22 @@ class Flight:
         return not (self.closed or lost)
 
 
-def flight_at(pile: Pile | None, parent: Pile | None, lengths: Sequence[int], method: str, setting: Setting) -> Flight:
-    """Return what is known of a method in flight at one load; `parent` holds all tasks of the backend."""
+def flight_at(  # noqa: PLR0917 - what is known, of what and where
+    pile: Pile | None,
+    parent: Pile | None,
+    lengths: Sequence[int],
+    method: str,
+    setting: Setting,
+    lean: float,
+) -> Flight:
+    """Return what is known of a method in flight at one load.
+
+    `parent` holds all tasks of the backend, or the task of an application; it weighs `lean` trials.
+    """
     longest = max(lengths, default=0)
     base = pile.memo.get("flight") if pile else None
     if not isinstance(base, Flight):
-        base = flight_of(pile, parent, longest, setting.tuning)
+        base = flight_of(pile, parent, longest, setting.tuning, lean)
         if pile is not None:
             pile.memo["flight"] = base
     flight = copy(base)
@@ -90,7 +100,7 @@ def flight_at(pile: Pile | None, parent: Pile | None, lengths: Sequence[int], me
     return flight
 
 
-def flight_of(pile: Pile | None, parent: Pile | None, longest: int, tuning: Tuning) -> Flight:
+def flight_of(pile: Pile | None, parent: Pile | None, longest: int, tuning: Tuning, lean: float) -> Flight:
     """Return the part that does not depend on load: prior, strength and account."""
     total = pile.revealing(1) if pile else None
     wider = parent.revealing(1) if parent else None
@@ -101,7 +111,7 @@ def flight_of(pile: Pile | None, parent: Pile | None, longest: int, tuning: Tuni
     if layout is None or depth == 0:
         flight.prior = [tuning.optimistic_prior] * depth
     else:
-        flight.prior = _prior(total, wider, layout, depth, tuning)
+        flight.prior = _prior(total, wider, layout, depth, tuning, lean)
         flight.streaks = streaks_of(total, wider, layout)
     if pile is not None and total is not None:
         flight.requests = float(total[pile.layout.index["sn"]])
@@ -119,12 +129,14 @@ def flight_of(pile: Pile | None, parent: Pile | None, longest: int, tuning: Tuni
     return flight
 
 
-def _prior(total: Vector | None, wider: Vector | None, layout: Layout, depth: int, tuning: Tuning) -> list[float]:
+def _prior(  # noqa: PLR0917 - as above
+    total: Vector | None, wider: Vector | None, layout: Layout, depth: int, tuning: Tuning, lean: float
+) -> list[float]:
     index = layout.index
     prior: list[float] = []
     for position in range(depth):
         p = prior[-1] if prior else tuning.optimistic_prior
-        for vector, weight in ((wider, 2.0), (total, tuning.parent_trials)):
+        for vector, weight in ((wider, 2.0), (total, lean)):
             if vector is not None:
                 trials = float(vector[index[f"qt{position}"]]) / TRIAL_UNIT
                 passed = float(vector[index[f"qs{position}"]]) / TRIAL_UNIT

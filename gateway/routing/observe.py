@@ -26,7 +26,10 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+import msgspec
+
 from gateway.bands import context_band, load_band, temperature_band
+from gateway.routing.applications import label
 from gateway.routing.rounds import (
     DRAFT_LENGTHS,
     MAX_POSITION,
@@ -78,7 +81,10 @@ def observe(record: RequestRecord) -> list[tuple[CellKey, dict[str, int]]]:
     if "tok" not in counters:
         counters["tok"] = max(0, record.completion_tokens - 1)
     counters["ct"] = counters["tok"] * ((record.prompt_tokens or 0) + record.completion_tokens // 2)
-    return [(key, {name: value for name, value in counters.items() if value})]
+    counters = {name: value for name, value in counters.items() if value}
+    if not record.application:
+        return [(key, counters)]
+    return [(key, counters), (msgspec.structs.replace(key, task=label(key.task, record.application)), counters.copy())]
 
 
 def cell_key(record: RequestRecord) -> CellKey:

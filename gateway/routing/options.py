@@ -120,11 +120,12 @@ def forced_by(ask: Ask, arms: Sequence[Arm]) -> list[Arm] | None:
 
 def options_of(ask: Ask, arms: Sequence[Arm]) -> list[Option]:
     """Look up what is known of each arm at the request's bands and its backend's load."""
-    bands = (ask.task, temperature_band(ask.request.temperature), context_band(ask.prompt_tokens))
+    bands = (temperature_band(ask.request.temperature), context_band(ask.prompt_tokens))
     options = []
     for arm in arms:
         state = ask.backends[arm.backend]
-        place = (arm.backend, *bands, load_band(load_of(state)))
+        task = ask.snapshot.finest(arm.backend, ask.task, ask.request.application)
+        place = (arm.backend, task, *bands, load_band(load_of(state)))
         node = ask.snapshot.node(place)
         if ask.snapshot.views or ask.snapshot.thresholds:
             ask.snapshot.asked[place] = ask.snapshot.thresholds

@@ -21,6 +21,7 @@ from gateway.epochs import kind_of
 from gateway.histogram import LatencyCell
 from gateway.policy.schema import BreakEven, Rule
 from gateway.routing import measured
+from gateway.routing.applications import Finer, finer_of, label, parent_of
 from gateway.routing.book import ALL, Book, Kind
 from gateway.routing.costs import Costs, TableCosts
 from gateway.routing.eras import Eras
@@ -46,7 +47,7 @@ _FEWEST_NODES = 16
 """The same for each of several views, which share that number."""
 DEFAULT_ALARM = Rule("").zero_accept_alarm
 NodeKey = tuple[str, str, str, str, int]
-"""(backend, task, temperature band, context band, load band)."""
+"""(backend, task or application of a task, temperature band, context band, load band)."""
 
 
 class Bucket(msgspec.Struct, frozen=True):
@@ -107,6 +108,8 @@ class Snapshot:
     """Under which thresholds a kind of request was last decided, where there are views; carried on."""
     thresholds: Thresholds | None = None
     """Those of this view; None: the usual ones."""
+    finer: Mapping[tuple[str, str], Finer] = field(default_factory=dict)
+    """Applications that are decided by themselves, by (backend, label)."""
     weighed: dict[Any, Any] = field(default_factory=dict, init=False)
     """What decisions have worked out from this very snapshot (`routing.weigh`); a copy starts with none."""
 
@@ -129,6 +132,13 @@ class Snapshot:
         stale = self.stale if stale is None else stale
         views = {wanted: view.copied(stale=stale) for wanted, view in self.views.items()}
         return replace(self, stale=stale, nodes=dict(self.nodes), views=views)
+
+    def finest(self, backend: str, task: str, application: str) -> str:
+        """Return under which name such requests are decided: that of their application or of their task."""
+        if not application or not self.finer:
+            return task
+        mine = label(task, application)
+        return mine if (backend, mine) in self.finer else task
 
     def node(self, key: NodeKey) -> Node:
         """Return the node of a kind of request at a load band."""
@@ -188,6 +198,7 @@ def build_snapshot(
     snapshot.eras = previous.eras if previous else Eras(at=now)
     vectors = snapshot.eras.vectors(live, snapshot.book.layouts)
     _count(snapshot, live, vectors, lent)
+    snapshot.finer = finer_of(snapshot.book, list(views))
     snapshot.guard.advance(snapshot.history, now)
     most = max(_FEWEST_NODES, MOST_NODES // (1 + len(thresholds)))
     _fill(snapshot, previous, most)
@@ -199,6 +210,7 @@ def build_snapshot(
         if same is view:
             view.book, view.eras = Book(_lengths([*live, *lent], offered)), before.eras if before else Eras(at=now)
             _count(view, live, vectors, lent)
+            view.finer = finer_of(view.book, list(views))
         else:
             view.book, view.eras = same.book, same.eras
         _fill(view, before, most)
@@ -253,7 +265,14 @@ def make_node(
     piles = book.pile(kind, tuning.lend_requests)
     where = context if context is not None else TYPICAL_CONTEXT.get(band, TYPICAL_CONTEXT[CONTEXT_BANDS[0]])
     setting = Setting(snapshot.costs.get(backend), load, where, tuning)
-    evidence = evidence_at(piles, offered, setting, _task_priors(book, kind, piles, offered, setting))
+    finer = snapshot.finer.get((backend, task))
+    within = parent_of(task) if finer else ""
+    wider = book.pile((backend, within, temperature, band), tuning.lend_requests) if within else {}
+    if finer and within:
+        priors = _application_priors(wider, offered, setting, finer)
+    else:
+        priors = _task_priors(book, kind, piles, offered, setting)
+    evidence = evidence_at(piles, offered, setting, priors)
     if setting.costs is None:
         measured.fill(evidence, book, kind, load, tuning)
     requests = book.requests.get(kind, 0.0)
@@ -261,15 +280,17 @@ def make_node(
         requests = book.requests_anywhere(kind)  # plain ones went elsewhere
     state = before.state if before else NodeState()
     fresh = requests - (before.requests * 0.5 ** (elapsed / tuning.half_life) if before else 0.0)
-    watches = [snapshot.eras.watches.tasks.get((backend, method, task)) for method in {m for m, _ in offered}]
+    watched = within or task
+    watches = [snapshot.eras.watches.tasks.get((backend, method, watched)) for method in {m for m, _ in offered}]
     era = sum(watch.era for watch in watches if watch)
     state = advance(state, evidence, state.seen + max(0.0, fresh), era, tuning)
     fallen = state.seen - state.changed_at if any(watch and watch.fallen for watch in watches) else None
     share, arms = probe_share(state, evidence, tuning, fallen)
-    totals = book.totals.get(backend, {})
+    totals = wider or book.totals.get(backend, {})
+    lean = finer.lean if finer else tuning.parent_trials
     flights = {
         method: flight_at(
-            piles.get(method), totals.get(method), [k for m, k in offered if m == method], method, setting
+            piles.get(method), totals.get(method), [k for m, k in offered if m == method], method, setting, lean
         )
         for method in {m: None for m, _ in offered}
     }
@@ -282,7 +303,8 @@ def _fill(snapshot: Snapshot, previous: Snapshot | None, most: int) -> None:
     elapsed = max(0.0, snapshot.made_at - previous.made_at) if previous else 0.0
     wanted: set[NodeKey] = {key for key in old if key[0] in snapshot.offered}
     for kind, loads in snapshot.book.loads.items():
-        wanted.update((*kind, load) for load in loads)
+        if not parent_of(kind[1]) or kind[:2] in snapshot.finer:
+            wanted.update((*kind, load) for load in loads)
     made, signatures = 0, _Signatures(snapshot)
     for key in sorted(wanted, key=lambda key: _turn(old.get(key))):
         before = old.get(key)
@@ -313,7 +335,7 @@ class _Signatures:
 
     def of(self, key: NodeKey) -> object:
         """Return the signature of one node."""
-        backend, task = key[:2]
+        backend, task = key[0], parent_of(key[1]) or key[1]
         costs, counted = self._snapshot.costs.get(backend), self._snapshot.book.signatures.get(key[:4])
         return counted, id(costs), self._offered.get(backend, ()), self._eras.get((backend, task), ())
 
@@ -339,6 +361,14 @@ def _task_priors(
         sd = math.hypot(setting.tuning.task_sd * r, setting.tuning.prior_sd / math.sqrt(n))
         priors[method, k] = Prior(max(1e-3, r), sd)
     return priors
+
+
+def _application_priors(
+    task: Mapping[str, Pile], offered: Sequence[ArmKey], setting: Setting, finer: Finer
+) -> dict[ArmKey, Prior]:
+    """Return what the task says about each arm of one of its applications."""
+    known = evidence_at(task, offered, setting, {}).arms
+    return {arm.key: Prior(arm.r, math.hypot(arm.se, finer.spread * arm.r)) for arm in known if arm.requests > 0}
 
 
 @lru_cache(maxsize=1024)

@@ -8,6 +8,7 @@ import msgspec
 
 from gateway.routing import reasons
 from gateway.routing.alarm import alarming
+from gateway.routing.applications import parent_of
 from gateway.routing.estimates import PLAIN_KEY, ArmKey, Estimate
 from gateway.routing.flight import Flight
 from gateway.routing.shown import Shown, shown_for
@@ -66,7 +67,9 @@ class TaskSummary(msgspec.Struct):
 def summarize(snapshot: Snapshot, tasks: Sequence[str]) -> list[TaskSummary]:
     """Return the rows of all kinds of request seen, in the order of `tasks` (others after them), busiest first."""
     order = {task: i for i, task in enumerate(tasks)}
-    rows = [_row(view, key, node) for view, key, node in snapshot.in_force() if node.requests > 0]
+    rows = [
+        _row(view, key, node) for view, key, node in snapshot.in_force() if node.requests > 0 and not parent_of(key[1])
+    ]
     rows.sort(key=lambda row: (order.get(row.task, len(order)), row.task, -row.requests, row.backend, row.load))
     return rows
 

@@ -53,7 +53,8 @@ def weigh(ask: Ask, arms: Sequence[Arm], *, forced: bool) -> Weighed:
     snapshot, tokens = ask.snapshot, ask.prompt_tokens
     loads = [load_band(load_of(state)) for state in ask.backends.values()]
     bands = (temperature_band(ask.request.temperature), context_band(tokens))
-    key = (id(ask.rule), forced, ask.task, bands, *loads, *arms)
+    application = ask.request.application if snapshot.finer else ""
+    key = (id(ask.rule), forced, ask.task, application, bands, *loads, *arms)
     found = snapshot.weighed.get(key)
     if found is None or found.rule is not ask.rule:
         found = snapshot.weighed[key] = _weigh(ask, arms, forced=forced)
