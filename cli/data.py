@@ -1,7 +1,8 @@
-"""`breakeven data`: one application's or end user's records, read out or erased, as data protection laws ask for."""
+"""`breakeven data`: records of one application or end user, read out or erased; the sums behind reports."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def data() -> None:
-    """Export or erase the records of one application or end user."""
+    """Export or erase the records of one application or end user; print the sums behind reports."""
 
 
 @data.command()
@@ -44,6 +45,29 @@ def erase(key_id: str | None, end_user: str | None, yes: bool, data_dir: Path | 
         click.confirm("This cannot be undone. Erase?", abort=True)
     gone = on_database(lambda database: database.erase(subject, actor=actor()), data_dir, database_url, migrate=False)
     click.echo(f"{gone.requests} requests and {gone.texts} texts erased, {gone.rollups} roll-up rows made anonymous")
+
+
+@data.command()
+@click.option("--since", default="7d", show_default=True, help="Window: a number with s, m, h, d or w.")
+@storage_options
+def sums(since: str, data_dir: Path | None, database_url: str | None) -> None:
+    """Print what reports are worked out from, packed or not: one JSON object a line for each cell, key and draw."""
+    from gateway.errors import InvalidRequest
+    from gateway.ops.window import parse_window
+
+    try:
+        window = parse_window(since)
+    except InvalidRequest as error:
+        raise click.BadParameter(error.message.removeprefix("since: "), param_hint="--since") from error
+    on_database(lambda database: _print_sums(database, time.time() - window), data_dir, database_url, migrate=False)
+
+
+async def _print_sums(database: Database, since: float) -> None:
+    import msgspec
+
+    for key, summed in (await database.window(since)).sums.by(lambda key: key).items():
+        row = msgspec.structs.asdict(key.cell) | {"key_id": key.key_id, "draw": key.draw}
+        click.echo(msgspec.json.encode(row | msgspec.structs.asdict(summed)).decode())
 
 
 def _subject(key_id: str | None, end_user: str | None, data_dir: Path | None) -> Subject:

@@ -61,7 +61,7 @@ class ActivitySums(msgspec.Struct):
         self.accepted_histogram = [mine + its for mine, its in pairs]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class ActivityKey:
     """Whose sums: `draw` is that of `ActivityMinute`."""
 

@@ -109,24 +109,24 @@ class Window:
     """All of it."""
 
     def __init__(self, sums: ActivityTable, latencies: Latencies) -> None:
-        self._sums = sums
+        self.sums = sums
         self._latencies = latencies
 
     @cached_property
     def activity(self) -> list[TaskActivity]:
         """By task, arm and API key."""
-        found = self._sums.by(lambda key: (key.cell.task, arm_of(key.cell), key.key_id))
+        found = self.sums.by(lambda key: (key.cell.task, arm_of(key.cell), key.key_id))
         return [TaskActivity(*group, sums) for group, sums in found.items()]
 
     @cached_property
     def cells(self) -> list[CellActivity]:
         """By cell: what compares arms at the same load."""
-        return [CellActivity(cell, sums) for cell, sums in self._sums.by(lambda key: key.cell).items()]
+        return [CellActivity(cell, sums) for cell, sums in self.sums.by(lambda key: key.cell).items()]
 
     @cached_property
     def strata(self) -> list[Stratum]:
         """By stratum of the randomised comparison, arm, API key and draw."""
-        return [Stratum(*group, sums) for group, sums in self._sums.by(_stratum).items()]
+        return [Stratum(*group, sums) for group, sums in self.sums.by(_stratum).items()]
 
     @cached_property
     def latency(self) -> list[TaskLatency]:

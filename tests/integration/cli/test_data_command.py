@@ -103,6 +103,40 @@ def test_gateways_with_one_key_need_no_file(folder, monkeypatch):
     assert "16 characters at least" in refused.output
 
 
+def test_sums_are_those_that_reports_are_worked_out_from(folder):
+    asyncio.run(pack(f"sqlite:///{folder}/breakeven.db"))
+    result = run(folder, "sums", "--since", "3d")
+    assert result.exit_code == 0, result.output
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert {(row["key_id"], row["temperature"], row["requests"]) for row in rows} == {
+        ("k1", "0", 506), ("k2", "0", 1), ("k1", "*", 2),
+    }  # fmt: skip
+    assert rows[0]["task"] == "code"
+    assert "expected a number with s, m, h, d or w" in run(folder, "sums", "--since", "soon").output
+
+
+async def pack(url):
+    database = Database(url)
+    old = (NOW - timedelta(days=1)).timestamp()
+    await database.insert_records([make_record(f"old{i}", key_id="k1", at=old) for i in range(2)])
+    await database.maintain()
+    await database.aclose()
+
+
+async def test_an_erased_applications_packed_sums_go_on_too(database_url):
+    database, day = Database(database_url), (NOW - timedelta(days=1)).timestamp()
+    await database.migrate()
+    for key in ("k1", "erased", "k10"):
+        await database.insert_records([make_record(f"{key}{i}", key_id=key, at=day) for i in range(2)])
+        await database.maintain()
+    gone = await database.erase(Subject(key_id="k1"), actor="test")
+    assert gone.rollups == 4  # 15 minutes, hour, day and week
+    for days in (1.1, 40):
+        window = await database.window(NOW.timestamp() - days * 86400)
+        assert {row.key_id: row.sums.requests for row in window.activity} == {"erased": 4, "k10": 2}
+    await database.aclose()
+
+
 async def test_an_applications_sums_go_on_without_its_name(database_url):
     database = Database(database_url)
     await database.migrate()
