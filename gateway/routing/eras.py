@@ -24,6 +24,9 @@ HALF_LIVES = 8.0
 Scope = tuple[str, str, str]
 """(backend, method, task)."""
 
+News = tuple[CellKey, dict[str, int], dict[str, int]]
+"""A cell of one minute, its counters now and as of the last look."""
+
 
 class Counted(Protocol):
     """A bucket: the counters of one cell in one minute."""
@@ -109,7 +112,7 @@ class Eras:
             for pile in fresh.piles.values():
                 pile.scale(weight)
         taken: dict[tuple[int, CellKey], dict[str, int]] = {}
-        news: dict[Scope, list[tuple[CellKey, dict[str, int]]]] = {}
+        news: dict[Scope, list[News]] = {}
         for bucket in buckets:
             if bucket.minute >= newest and bucket.key.k > 0 and not parent_of(bucket.key.task):
                 place = (bucket.minute, bucket.key)
@@ -117,9 +120,8 @@ class Eras:
                 taken[place] = bucket.counters
                 if before is bucket.counters:
                     continue
-                more = {name: value - before.get(name, 0) for name, value in bucket.counters.items()}
                 scope = (bucket.key.backend, bucket.key.method, bucket.key.task)
-                news.setdefault(scope, []).append((bucket.key, more))
+                news.setdefault(scope, []).append((bucket.key, bucket.counters, before))
         self.taken = taken
         for scope, increments in news.items():
             self._note(scope, increments, layouts, now)
@@ -135,20 +137,22 @@ class Eras:
     def _note(
         self,
         scope: Scope,
-        increments: list[tuple[CellKey, dict[str, int]]],
+        increments: list[News],
         layouts: Mapping[tuple[str, str], Layout],
         now: float,
     ) -> None:
         moments: dict[int, Moments] = {}
-        for key, more in increments:
-            n, s, ss = moments.get(key.k, (0.0, 0.0, 0.0))
-            moments[key.k] = (n + more.get("sn", 0), s + more.get("s", 0), ss + more.get("ss", 0))
+        for key, counters, before in increments:
+            n, s, ss = (counters.get(name, 0) - before.get(name, 0) for name in ("sn", "s", "ss"))
+            known = moments.get(key.k, (0.0, 0.0, 0.0))
+            moments[key.k] = (known[0] + n, known[1] + s, known[2] + ss)
         for task in self.watches.note(*scope, moments):
             self.fresh[scope[0], scope[1], task] = Fresh(now)
         fresh = self.fresh.get(scope)
         layout = layouts.get(scope[:2])
         if fresh is None or layout is None:
             return
-        for key, more in increments:
+        for key, counters, before in increments:
             kind: Kind = (key.backend, key.task, key.temperature, key.context)
-            fresh.piles.setdefault(kind, Pile(layout)).add(key.k, layout.vector(more))
+            more = layout.vector(counters) - layout.vector(before)
+            fresh.piles.setdefault(kind, Pile(layout)).add(key.k, more)
