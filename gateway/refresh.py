@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -91,12 +92,14 @@ class Refresher:
         self._asked_at: float | None = None
         self._database_error = ""
         self._tasks: list[asyncio.Task[None]] = []
+        self._name = secrets.token_hex(8)
 
     async def start(self) -> None:
         """Begin; waits a second at most for the statistics that were there before. Never fails."""
         with contextlib.suppress(Exception):
             await asyncio.wait_for(self.refresh(), 1.0)
         jobs = [self._every(self._interval_s, self.refresh, "statistics")]
+        jobs.append(self._every(self._interval_s, self.share_loads, "loads"))
         if self._database is not None:
             jobs.append(self._every(_AGAIN_S, self._history_if_due, "history"))
             jobs.append(self._every(1.0, self._log_switches, "switch log"))
@@ -215,6 +218,18 @@ class Refresher:
             tuning=self._tuning,
             thresholds=thresholds,
         )
+
+    async def share_loads(self) -> None:
+        """Tell the other gateways what is in flight at backends that tell no load themselves, and hear of theirs."""
+        backends = self._backends()
+        untold = {name: load for name, backend in backends.items() if (load := backend.untold_load()) is not None}
+        others: dict[str, int] = {}
+        try:
+            if untold and self._store is not None:
+                others = await self._store.share_load(self._name, untold)
+        finally:
+            for name in untold:
+                backends[name].hear_load(others.get(name, 0))
 
     async def _log_switches(self) -> None:
         if self._database is not None and not self.snapshot.stale:

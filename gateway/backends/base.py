@@ -97,6 +97,14 @@ class Backend(Protocol):
         """Return the last measured costs, from memory; None where the backend reports none."""
         ...
 
+    def untold_load(self) -> int | None:
+        """Return this gateway's requests in flight where the backend tells no load itself, else None."""
+        ...
+
+    def hear_load(self, others: int) -> None:
+        """Take the other gateways' requests in flight; ignored where the backend tells its load itself."""
+        ...
+
     async def aclose(self) -> None:
         """Stop watching and close all connections."""
         ...

@@ -26,6 +26,7 @@ class EngineBackend(HttpBackend):
     per_request_stats = True
     per_request_switch = True
     adaptive = True
+    tells_load = True
     stripped = ("cache_salt",)
 
     def __init__(self, target: Target) -> None:

@@ -100,7 +100,9 @@ class MeasuredBackend(GenericBackend):
         self.look(samples)
 
     def _load(self, samples: Mapping[str, float], ours: int) -> None:
-        self.running_seen = max(0, int(samples.get(self.running_metric, 0)) - ours)
+        self.tells_load = self.running_metric in samples
+        if self.tells_load:
+            self.running_seen = max(0, int(samples[self.running_metric]) - ours)
         self.waiting = int(samples.get(self.waiting_metric, 0))
         self.kv_used = next((samples[name] for name in self.kv_metrics if name in samples), None)
         if samples.get(self.preemptions, 0.0) > self._totals.get(self.preemptions, math.inf):

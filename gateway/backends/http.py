@@ -30,6 +30,8 @@ class HttpBackend:
     per_request_stats = False
     per_request_switch = False
     adaptive = False
+    tells_load = False
+    """Whether the server says what runs there; else gateways tell each other."""
     stripped: tuple[str, ...] = ()
     """Fields of the client that never go upstream."""
 
@@ -54,7 +56,7 @@ class HttpBackend:
         self.detail = "not reached yet"
         self.in_flight = 0
         self.running_seen = 0
-        """Running sequences at the last probe that were not this gateway's own."""
+        """Running sequences at the last probe, or by the other gateways' word, that were not this gateway's own."""
         self.waiting = 0
         self.kv_used: float | None = None
         """Share of the server's cache in use at the last probe, where it says."""
@@ -135,6 +137,15 @@ class HttpBackend:
             elif isinstance(error, BackendUnreachable):
                 self._hurry.set()
             raise
+
+    def untold_load(self) -> int | None:
+        """Return the requests in flight where the server tells no load."""
+        return None if self.tells_load else self.in_flight
+
+    def hear_load(self, others: int) -> None:
+        """Take the other gateways' requests in flight, where the server tells no load."""
+        if not self.tells_load:
+            self.running_seen = others
 
     def _done(self) -> None:
         self.in_flight -= 1

@@ -63,6 +63,16 @@ class ReplicaPool:
         tables = (replica.costs() for replica in self._replicas)
         return next((table for table in tables if table is not None), None)
 
+    def untold_load(self) -> int | None:
+        """Return the requests in flight at replicas that tell no load; None where all do."""
+        untold = [load for replica in self._replicas if (load := replica.untold_load()) is not None]
+        return sum(untold) if untold else None
+
+    def hear_load(self, others: int) -> None:
+        """Take the other gateways' requests in flight: an equal share for each replica."""
+        for replica in self._replicas:
+            replica.hear_load(-(-others // len(self._replicas)))
+
     def state(self) -> BackendState:
         """Return the state of the pool: healthy while one replica is, load per replica, arms that all of them serve.
 

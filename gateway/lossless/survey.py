@@ -113,7 +113,8 @@ async def _look_at_measures(backend: HttpBackend, found: Server, arms: tuple[Arm
         found.measured.append("load: running and waiting sequences")
     else:
         hint = _METRICS_HINT.get(found.kind, "its metrics page is away" if running else "no metrics are read here")
-        found.not_measured.append(f"load beyond this gateway's own requests ({hint})")
+        found.measured.append("load: requests in flight of all gateways that share a Redis")
+        found.not_measured.append(f"load by other clients ({hint})")
     if backend.start_known:
         found.measured.append("process start, engine version and draft (replica epoch)")
     else:

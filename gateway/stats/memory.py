@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gateway.stats.store import KEEP_MINUTES, Item
 from gateway.types import CellKey
@@ -44,6 +44,11 @@ class MemoryStats:
             if since_minute <= minute and (until_minute is None or minute <= until_minute)
             for key, counters in cells.items()
         ]
+
+    async def share_load(self, gateway: str, load: Mapping[str, int]) -> dict[str, int]:
+        """Return nothing: there is no other gateway."""
+        del gateway, load
+        return {}
 
     async def ping(self) -> None:
         """Always well."""

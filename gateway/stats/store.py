@@ -4,12 +4,13 @@
 same numbers and the sum is exact. `breakeven:cells:<minute>` holds a version of each cell, changed by every addition:
 who reads again fetches only what has changed. Discounting by age happens when the numbers are read. Hashes expire.
 `breakeven:writer:<writer>` holds the last sequence number that a recorder has applied, so that a replay counts once.
+`breakeven:load` has each gateway's requests in flight at backends that tell no load themselves.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 
 import msgspec
@@ -32,6 +33,10 @@ _CELLS_AT_ONCE = 200
 _MINUTE = b"*"
 """The minute's own version in its index."""
 _counters = msgspec.json.Decoder(list[dict[str, int]])
+LOAD = "breakeven:load"
+LOAD_MS = 5000
+"""A gateway's word on its requests in flight counts for so long: one that is gone has none."""
+_load = msgspec.json.Decoder(dict[str, int])
 
 
 class _Minute:
@@ -54,6 +59,7 @@ class StatsStore:
         self._breaker = Breaker()
         self._add = self._client.register_script(_source("add.lua"))
         self._fetch = self._client.register_script(_source("read.lua"))
+        self._share = self._client.register_script(_source("load.lua"))
         self._minutes: dict[int, _Minute] = {}
 
     @property
@@ -109,6 +115,18 @@ class StatsStore:
                     await self._renew(minute, version)
         known = ((minute, self._minutes[minute]) for minute in minutes if minute in self._minutes)
         return [(minute, key, counters) for minute, held in known for _, key, counters in held.cells.values()]
+
+    async def share_load(self, gateway: str, load: Mapping[str, int]) -> dict[str, int]:
+        """Tell a gateway's requests in flight by backend; return those that the others have told lately, summed.
+
+        Raises StoreUnavailable.
+        """
+        with guarded(self._breaker):
+            told = await self._share(keys=[LOAD], args=[gateway, msgspec.json.encode(load), LOAD_MS])
+        total: dict[str, int] = {}
+        for name, count in (pair for each in told for pair in _load.decode(each).items()):
+            total[name] = total.get(name, 0) + count
+        return total
 
     async def ping(self) -> None:
         """Ask for a sign of life. Raises StoreUnavailable."""

@@ -7,6 +7,9 @@ import time
 import pytest
 
 from engine.messages import CostCell, CostTable
+from gateway.backends.base import Target
+from gateway.backends.generic import GenericBackend
+from gateway.backends.pool import ReplicaPool
 from gateway.db import Database
 from gateway.history import History
 from gateway.policy import BreakEven, Rule
@@ -38,6 +41,12 @@ class KnownBackend:
     def costs(self):
         cells = [CostCell(1, 300, 4, "ngram", draft_s=0.0001, verify_s=0.021, plain_s=0.02, n=50)]
         return CostTable(cells)
+
+    def untold_load(self):
+        return None
+
+    def hear_load(self, others):
+        raise AssertionError(others)
 
 
 @pytest.fixture
@@ -247,3 +256,26 @@ def make_key():
     from gateway.types import CellKey
 
     return CellKey("engine", "e1", "ngram", 4, "code", "0", "512", 1)
+
+
+async def test_load_that_a_server_does_not_tell_is_heard_from_the_other_gateways(redis_url):
+    silent = [GenericBackend(Target("pool", "http://127.0.0.1:9")) for _ in range(2)]
+    pools = [ReplicaPool("pool", [one, GenericBackend(Target("pool", "http://127.0.0.1:8"))]) for one in silent]
+    stores = [StatsStore(redis_url) for _ in pools]
+    gateways = [
+        Refresher(backends=lambda pool=pool: {"pool": pool}, store=store)
+        for pool, store in zip(pools, stores, strict=True)
+    ]
+    try:
+        silent[0].in_flight = 4
+        for _ in range(2):
+            for gateway in gateways:
+                await gateway.share_loads()
+        assert [pool.untold_load() for pool in pools] == [4, 0]
+        assert [one.running_seen for one in silent] == [0, 2]  # an equal share of each of its two servers
+        silent[1].tells_load, silent[1].running_seen = True, 9
+        await gateways[1].share_loads()
+        assert silent[1].running_seen == 9
+    finally:
+        for store in stores:
+            await store.aclose()

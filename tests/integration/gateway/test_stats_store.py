@@ -8,6 +8,7 @@ import pytest
 
 from gateway.errors import SettingsError, StoreUnavailable
 from gateway.stats import StatsStore
+from gateway.stats.store import LOAD
 from gateway.types import CellKey
 
 KEY = CellKey("engine", "e1", "ngram", 4, "code", "0", "512", 1)
@@ -71,6 +72,21 @@ async def test_overflow_is_said_once_and_the_rest_is_kept(store):
         await store.add([(NOW, KEY, {"a": 1, "b": 1})], writer="w", sequence=2)
     assert not await store.add([(NOW, KEY, {"a": 1, "b": 1})], writer="w", sequence=2)
     assert (await store.read(NOW))[0][2] == {"a": 2**63 - 1, "b": 1}
+
+
+async def test_gateways_tell_each_other_what_they_have_in_flight(store, redis_url):
+    other, third = StatsStore(redis_url), StatsStore(redis_url)
+    try:
+        assert await store.share_load("a", {"pool": 3}) == {}
+        assert await other.share_load("b", {"pool": 4, "more": 1}) == {"pool": 3}
+        assert await third.share_load("c", {}) == {"pool": 7, "more": 1}
+        assert await other.share_load("b", {"pool": 0}) == {"pool": 3}
+        await store._client.hset(LOAD, "a", '1 {"pool":3}')  # its word is old: it has gone
+        assert await third.share_load("c", {}) == {"pool": 0}
+        assert await store._client.hexists(LOAD, "a") is False
+    finally:
+        await other.aclose()
+        await third.aclose()
 
 
 async def test_foreign_fields_are_ignored(store):
