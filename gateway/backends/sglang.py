@@ -18,6 +18,7 @@ class SglangBackend(MeasuredBackend):
     running_metric = "sglang:num_running_reqs"
     waiting_metric = "sglang:num_queue_reqs"
     kv_metrics = ("sglang:token_usage",)
+    stripped = ("cache_salt",)
 
     async def identify(self, samples: Mapping[str, float]) -> str:
         """Read version, draft and seed, which is drawn anew at each start: its pages name no process start."""
@@ -31,9 +32,11 @@ class SglangBackend(MeasuredBackend):
         return str(info.get("random_seed") or "")
 
     def fields(self, request: GenerateRequest, decision: Decision) -> dict[str, Any]:
-        """Ask for acceptance where the arm speculates."""
-        del request
-        return {"return_spec_tokens_details": True} if decision.arm.k else {}
+        """Return a `cache_salt` per key, as for vLLM, and ask for acceptance where the arm speculates."""
+        fields: dict[str, Any] = {"cache_salt": self.target.cache_salt(request.identity.key_id)}
+        if decision.arm.k:
+            fields["return_spec_tokens_details"] = True
+        return fields
 
     def spec(self, payload: dict[str, Any]) -> Spec | None:
         """Read acceptance in whichever form this version gives it."""

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.backends.base import Target
 from gateway.backends.counters import VLLM
+from gateway.backends.engine import EngineBackend
 from gateway.backends.generic import GenericBackend
 from gateway.backends.http import HttpBackend
 from gateway.backends.llamacpp import LlamaCppBackend
@@ -17,7 +18,7 @@ from gateway.backends.vllm import VllmBackend
 from gateway.errors import InvalidRequest
 from gateway.routing import build_snapshot, observe
 from gateway.routing.vetoes import veto
-from gateway.types import Arm, Decision, Spec
+from gateway.types import Arm, Decision, Identity, Spec
 from tests.unit.gateway.routing.build import NOW, backend, record, request
 from tests.unit.gateway.routing.test_decide import ask
 
@@ -76,6 +77,17 @@ def test_sglangs_gauges_are_reset_all_the_time_and_are_not_read() -> None:
     for length in ("3.1", "0.0", "2.9"):
         pool.look(read_metrics(f"sglang:spec_accept_length {length}\nsglang:spec_accept_rate {length}\n"))
     assert pool.spec({"usage": {"completion_tokens": 15}}) is None
+
+
+@pytest.mark.parametrize("kind", [EngineBackend, VllmBackend, SglangBackend])
+def test_keys_share_no_prefix_cache_and_choose_none(kind: type[HttpBackend]) -> None:
+    pool, decision = adapter(kind), Decision(FAST, "", "ok", "r", "p")
+    salts = {
+        key: pool.fields(request(identity=Identity(key, key, "app", False)), decision)["cache_salt"]
+        for key in ("one", "two")
+    }
+    assert salts["one"] != salts["two"]
+    assert pool.stripped == ("cache_salt",)
 
 
 @pytest.mark.parametrize("kind", [VllmBackend, SglangBackend, LlamaCppBackend, GenericBackend])
