@@ -98,7 +98,7 @@ class OtlpExporter:
             resource=self._resource,
             attributes=_attributes(record) | _details(record),
             kind=SpanKind.SERVER,
-            status=Status(StatusCode.UNSET if record.status < 500 else StatusCode.ERROR),
+            status=Status(StatusCode.ERROR if record.is_error else StatusCode.UNSET),
             start_time=round(record.at * 1e9),
             end_time=round((record.at + record.e2e_s) * 1e9),
             instrumentation_scope=self._scope,
@@ -133,7 +133,7 @@ def _attributes(record: RequestRecord) -> dict[str, Any]:
         "breakeven.task": record.task,
         "breakeven.path": record.arm.path,
     }
-    if record.status != 200:
+    if record.status != 200 or record.is_error:
         found[error_attributes.ERROR_TYPE] = record.error_code or str(record.status)
     return found
 
