@@ -26,6 +26,8 @@ class Pace:
     seconds: float
     se: float
     requests: float
+    effective: float
+    """How many requests of equal length would say as much."""
 
 
 def pace(cells: Iterable[Measured]) -> Pace | None:
@@ -37,7 +39,9 @@ def pace(cells: Iterable[Measured]) -> Pace | None:
         return None
     mean = sum(cell.seconds for cell in parts) / tokens
     residual = sum(c.squares - 2 * mean * c.cross + mean * mean * c.tokens_squared for c in parts)
-    return Pace(mean, math.sqrt(max(0.0, residual)) / tokens, n)
+    squares = sum(cell.tokens_squared for cell in parts)
+    effective = tokens * tokens / squares if squares > 0 else n
+    return Pace(mean, math.sqrt(max(0.0, residual)) / tokens, n, effective)
 
 
 def plain_pace(book: Book, backend: str, band: str, load: int) -> Pace | None:
@@ -58,7 +62,7 @@ def _plain_pace(book: Book, backend: str, band: str, load: int) -> Pace | None:
         return wide
     weight = narrow.requests / (narrow.requests + BAND_REQUESTS)
     seconds = weight * narrow.seconds + (1 - weight) * wide.seconds
-    return Pace(seconds, math.hypot(weight * narrow.se, (1 - weight) * wide.se), wide.requests)
+    return Pace(seconds, math.hypot(weight * narrow.se, (1 - weight) * wide.se), wide.requests, wide.effective)
 
 
 def fill(evidence: Evidence, book: Book, kind: Kind, load: int, tuning: Tuning) -> None:
@@ -107,8 +111,8 @@ def _fill_arm(arm: Estimate, book: Book, kind: Kind, load: int, *, reference: Pa
 def _error(one: Pace, reference: Pace, tuning: Tuning) -> float:
     """Return the standard error of a pace over the reference, shrunk towards what is assumed beforehand."""
     weight, prior = tuning.prior_sd_requests, tuning.prior_sd / 2
-    per_request = (one.requests**2 * (one.se / reference.seconds) ** 2 + weight * prior**2) / (one.requests + weight)
-    return math.sqrt(per_request / max(1e-9, one.requests))
+    per_request = (one.effective**2 * (one.se / reference.seconds) ** 2 + weight * prior**2) / (one.effective + weight)
+    return math.sqrt(per_request / max(1e-9, one.effective))
 
 
 def _near(cells: Sequence[tuple[CellKey, Measured]], load: int) -> list[Measured]:
