@@ -32,7 +32,7 @@ class Options:
     """Inverse regularisation of the text model's weights (scikit-learn's C)."""
     dense_scale: float = 0.25
     """Scale of the cue and structural inputs against the text model's: larger means less regularised."""
-    min_families: int = 5
+    min_families: int = 4
     """Families in which a word or a pair of words must occur to be known (see `vocabulary`)."""
     noise: int = 2
     """Copies of each prompt with typos, lost accents or changed case."""

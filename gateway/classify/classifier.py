@@ -172,14 +172,18 @@ def _signals(prompt: Prompt, shape: Structure) -> dict[str, Any]:
         "math_marks": shape.math_marks,
         "copyable": round(shape.copyable, 3),
     }
-    optional = {
-        "system": bool(prompt.system),
-        "tools": len(prompt.tools),
-        "tool_choice": prompt.tool_choice,
-        "tool_result": bool(prompt.result),
-        "response_format": prompt.response_format,
-        "prediction": bool(prompt.prediction),
-        "images": prompt.images,
-    }
-    signals.update((name, value) for name, value in optional.items() if value)
+    if prompt.system:
+        signals["system"] = True
+    if prompt.tools:
+        signals["tools"] = len(prompt.tools)
+    if prompt.tool_choice:
+        signals["tool_choice"] = prompt.tool_choice
+    if prompt.result:
+        signals["tool_result"] = True
+    if prompt.response_format:
+        signals["response_format"] = prompt.response_format
+    if prompt.prediction:
+        signals["prediction"] = True
+    if prompt.images:
+        signals["images"] = True
     return signals
