@@ -37,11 +37,14 @@ class PromptReader:
     def __init__(self, *, share: float, documents: Path | None, languages: Sequence[str] = ()) -> None:
         """`share` of the families chooses weights and as many judge; rows of other `languages` are left out, if named.
 
-        Where whole files judge (see `read`), families do not. Raises ClickException where the documents cannot be read.
+        Where whole files judge (see `read`), families do not. Raises ClickException where something cannot be read.
         """
         self._share = share
         self._languages = frozenset(languages)
-        self._classifier = Classifier.load()
+        try:
+            self._classifier = Classifier.load()
+        except ArtefactError as error:
+            raise click.ClickException(str(error)) from error
         self._documents = _documents(documents) if documents is not None else {}
         self._seen: dict[str, str] = {}
         self._judged = False
