@@ -81,8 +81,12 @@ def _record(path: Path, out: Path, config: EngineConfig, settings: Any) -> int: 
     from cli.recording.store import TraceFile
     from engine.errors import EngineError
     from gateway.classify import Classifier
+    from gateway.errors import ArtefactError
 
-    prompts, faults = read_prompts(path, Classifier.load())
+    try:
+        prompts, faults = read_prompts(path, Classifier.load())
+    except ArtefactError as error:
+        raise click.ClickException(str(error)) from error
     for fault in faults:
         click.echo(fault, err=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
