@@ -20,7 +20,7 @@ def _lengths(_context: click.Context, _parameter: click.Parameter, value: str) -
 
 
 FILE = click.Path(path_type=Path)
-FLEET_ONLY = ("gateways", "rate", "sample", "day_s")
+FLEET_ONLY = ("gateways", "rate", "sample", "day_s", "busy")
 NOT_FLEET = ("policy", "batch", "requests_per_task", "seeds")
 
 
@@ -40,6 +40,7 @@ NOT_FLEET = ("policy", "batch", "requests_per_task", "seeds")
 @click.option("--rate", type=click.FloatRange(1.0, 1e6), help="With --fleet: requests a second at the peak (10000).")
 @click.option("--sample", type=click.FloatRange(1.0, 1e6), help="With --fleet: simulate one request in so many (50).")
 @click.option("--day", "day_s", type=click.FloatRange(10.0, 86400.0), help="With --fleet: seconds of the day (180).")
+@click.option("--busy", type=click.FloatRange(0.05, 2.0), help="With --fleet: the servers' load at the peak (0.95).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def simulate(  # click's keyword options

@@ -30,7 +30,8 @@ UNDAMPED = replace(Tuning(), shift_s=0.0, queue_ramp_s=1e-3)
 
 def simulate_fleet(options: Mapping[str, Any], *, workers: int | None = None) -> dict[str, Any]:
     """Return settings and figures of both shapes of fleet. Raises InputError."""
-    chosen = {name: options[name] for name in ("rate", "sample", "day_s", "gateways") if options.get(name) is not None}
+    wanted = ("rate", "sample", "day_s", "gateways", "busy")
+    chosen = {name: options[name] for name in wanted if options.get(name) is not None}
     settings = FleetSettings(method=options["method"], draft_lengths=tuple(options["draft_lengths"]), **chosen)
     table = table_of(settings, options)
     jobs = [(settings, table, shape) for shape in ("pools", "engine")]
@@ -98,7 +99,8 @@ def render_fleet(result: Mapping[str, Any]) -> str:
     settings = result["settings"]
     lines = [
         f"{settings['rate']:,.0f} requests/s at the peak, 1 in {settings['sample']:g} simulated, "
-        f"{settings['gateways']} gateways, a day in {settings['day_s']:g} s; took {result['took_s']:.0f} s",
+        f"{settings['gateways']} gateways, servers {settings['busy']:.0%} busy, a day in {settings['day_s']:g} s; "
+        f"took {result['took_s']:.0f} s",
         f"{'':34} {'end to end':>10} {'wait p99':>9} {'max':>7} {'turns':>6} {'shift/2s':>9}",
     ]
     for shape in ("pools", "engine"):

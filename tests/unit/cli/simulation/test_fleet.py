@@ -134,6 +134,8 @@ def test_a_draft_that_dies_everywhere_is_left_by_all_gateways(table: Table) -> N
     [
         ([], "Missing option '--traces'"),
         (["--traces", "x", "--costs", "y", "--method", "m", "--gateways", "3"], "'--gateways' needs '--fleet'"),
+        (["--traces", "x", "--costs", "y", "--method", "m", "--busy", "0.5"], "'--busy' needs '--fleet'"),
+        (["--fleet", "--busy", "0"], "Invalid value for '--busy'"),
         (["--fleet", "--batch", "4"], "'--batch' has no meaning with '--fleet'"),
         (["--fleet", "--traces", "x"], "Missing option '--method'"),
         (["--fleet", "--traces", "nowhere.jsonl", "--method", "ngram"], "nowhere.jsonl: cannot be read"),
