@@ -38,6 +38,8 @@ class Options:
     """Copies of each prompt with typos, lost accents or changed case."""
     joins: int = 1
     """Copies of each short prompt of the tasks in `JOINED` with another one of its family appended."""
+    balance: float = 0.5
+    """Each row counts by one over this power of how many its task has: rare tasks are not given up for common ones."""
     seed: int = 0
 
 
@@ -89,7 +91,7 @@ def varied(examples: Sequence[Example], options: Options) -> list[tuple[int, dic
     return pairs
 
 
-def fit(matrix: Any, labels: Sequence[int], options: Options, tasks: int, weights: Array | None = None) -> Weights:  # noqa: ANN401
+def fit(matrix: Any, labels: Array, options: Options, tasks: int) -> Weights:  # noqa: ANN401
     """Fit multinomial logistic regression. Raises ArtefactError without scikit-learn or with a task that has no row."""
     try:
         from sklearn.linear_model import LogisticRegression
@@ -100,7 +102,8 @@ def fit(matrix: Any, labels: Sequence[int], options: Options, tasks: int, weight
     width = matrix.shape[1] - DENSE
     common = np.flatnonzero(np.bincount(matrix.indices, minlength=matrix.shape[1]) > 0)
     model = LogisticRegression(C=options.strength, max_iter=300, tol=1e-3)
-    model.fit(matrix[:, common], np.asarray(labels), sample_weight=weights)
+    weights = np.bincount(labels)[labels] ** -options.balance
+    model.fit(matrix[:, common], labels, sample_weight=weights / weights.mean())
     found = model.coef_ if tasks > 2 else np.concatenate((-model.coef_ / 2, model.coef_ / 2))
     coefficients = np.zeros((tasks, matrix.shape[1]))
     coefficients[:, common] = found
