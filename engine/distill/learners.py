@@ -9,8 +9,9 @@ from typing import Literal, Protocol
 
 import torch
 
-from engine.distill.head import FeatureHead, matrices, shape_of
+from engine.distill.head import FeatureHead
 from engine.distill.lessons import Batch, Lessons
+from engine.distill.of_target import matrices, shape_of
 from engine.distill.standalone import StandaloneDraft, read_standalone
 from engine.errors import DistillError
 from engine.models import LoadedModel

@@ -18,8 +18,8 @@ from torch import nn
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from engine.distill.head import matrices
 from engine.distill.lessons import Batch
+from engine.distill.of_target import matrices
 from engine.errors import DistillError
 from engine.models import LoadedModel
 
