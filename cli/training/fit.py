@@ -32,9 +32,9 @@ class Options:
     """Inverse regularisation of the text model's weights (scikit-learn's C)."""
     dense_scale: float = 0.25
     """Scale of the cue and structural inputs against the text model's: larger means less regularised."""
-    min_families: int = 4
+    min_families: int = 5
     """Families in which a word or a pair of words must occur to be known (see `vocabulary`)."""
-    noise: int = 2
+    noise: int = 4
     """Copies of each prompt with typos, lost accents or changed case."""
     joins: int = 1
     """Copies of each short prompt of the tasks in `JOINED` with another one of its family appended."""
