@@ -164,6 +164,18 @@ def raw(logits: torch.Tensor, state: Any, before: Any) -> torch.Tensor:
     return logits.to(torch.float32)
 
 
+def count_beyond_rejection(logits: torch.Tensor, draft: sampler.Draft, state: Any) -> tuple[list[int], int]:
+    """Drafts that would be accepted after the first rejected one count as well."""
+    accepted = 0
+    for position, token in enumerate(draft.tokens):
+        target = torch.softmax(sampler.warp(logits[position], state, draft.tokens[:position]), dim=-1)
+        source = draft.probs[position][token] if draft.probs is not None else 1.0
+        accepted += bool(state.accept.random() * float(source) < float(target[token]))
+    kept = draft.tokens[:accepted]
+    last = torch.softmax(sampler.warp(logits[accepted], state, kept), dim=-1)
+    return [*kept, sampler.draw(last, state.bonus)], accepted
+
+
 class Zero(random.Random):
     """Accepts everything that has any probability."""
 
@@ -187,6 +199,7 @@ STATE = sampler.SamplerState.__init__
 BUGS: dict[str, tuple[Any, str, Any, str]] = {
     "residual by softmax": (sampler, "residual", softmaxed_residual, "temperature"),
     "residual not subtracted": (sampler, "residual", target_as_residual, "temperature"),
+    "counting beyond the first rejection": (sampler, "verify", count_beyond_rejection, "temperature"),
     "penalties blind to earlier drafts": (sampler, "warp", stale_penalties, "penalties"),
     "uniform draw hard-wired to 0": (sampler.SamplerState, "__init__", accept_all, "temperature"),
     "streams not separate": (sampler.SamplerState, "__init__", one_stream, "temperature"),
