@@ -23,12 +23,13 @@ def load_lexicon(path: Path) -> dict[str, list[str]]:
 def cue_entries(lexicon: dict[str, list[str]], tokenizer: Tokenizer) -> dict[int, int]:
     """Return the hash of each word and pair → its class plus one; where two classes share an entry, the first keeps it.
 
-    Entries of more words are left out: nothing of that length is looked up.
+    Raises ArtefactError for an entry of more tokens: nothing of that length is looked up.
     """
     found: dict[int, int] = {}
-    for cue, entries in enumerate(lexicon.values(), start=1):
+    for cue, (name, entries) in enumerate(lexicon.items(), start=1):
         for entry in entries:
             _, hashes = tokenizer.tokens(codes_of(f" {entry} {EDGE}"))
-            if 1 <= len(hashes) <= 2:
-                found.setdefault(int(hashes[0, len(hashes) - 1]), cue)
+            if not 1 <= len(hashes) <= 2:
+                raise ArtefactError(f"lexicon: {name}: {entry!r}: expected one or two tokens, found {len(hashes)}")
+            found.setdefault(int(hashes[0, len(hashes) - 1]), cue)
     return found

@@ -10,6 +10,7 @@ from gateway.classify.lexicon import cue_entries
 from gateway.classify.tokens import Tokenizer, build_folds
 from gateway.classify.vocabulary import FULL, build_vocabulary
 from gateway.classify.window import EDGE, codes_of
+from gateway.errors import ArtefactError
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +82,17 @@ def test_empty_and_blank_texts_have_no_tokens(tokenizer):
 
 
 def test_cues_of_one_and_two_words_are_known_and_the_first_class_keeps_them(tokenizer):
-    found = cue_entries({"a": ["Tell me", "why"], "b": ["tell me", "why", "me"], "c": ["one two three"]}, tokenizer)
+    found = cue_entries({"a": ["Tell me", "why"], "b": ["tell me", "why", "me"]}, tokenizer)
     assert found == {
         int(hashes(tokenizer, "tell me")[0, 1]): 1,
         words(tokenizer, "why")[0]: 1,
         words(tokenizer, "me")[0]: 2,
     }
+
+
+def test_a_longer_cue_is_refused(tokenizer):
+    with pytest.raises(ArtefactError, match="lexicon: b: 'one two three': expected one or two tokens, found 3"):
+        cue_entries({"a": ["one two"], "b": ["one two three"]}, tokenizer)
 
 
 @settings(max_examples=30, deadline=None)
