@@ -8,6 +8,7 @@ holds an arm that is slower than plain beyond doubt: it is left at once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gateway.routing.estimates import PLAIN_KEY, ArmKey, Evidence
@@ -110,6 +111,14 @@ def clear_losses(evidence: Evidence, tuning: Tuning) -> set[int]:
     }
 
 
+def _beaten(evidence: Evidence, at: int, others: Sequence[int], tuning: Tuning) -> bool:
+    """Return whether another arm is faster than the one in force beyond doubt, as for `clear_losses`."""
+    if round(evidence.arms[at].requests) < tuning.loss_requests or at == 0:
+        return False
+    gap, spread = evidence.gap[at], evidence.spread[at]
+    return any(gap[i] - tuning.loss_bound_z * spread[i] > tuning.loss_margin for i in others if i != at)
+
+
 def _hopeful(evidence: Evidence, lost: set[int], tuning: Tuning) -> int:
     """Return the arm to find out more with: plain where no draft may be better, else the draft that may be best."""
     arms = evidence.arms
@@ -127,10 +136,10 @@ def _settled(state: NodeState, evidence: Evidence, tuning: Tuning) -> NodeState:
     if at is None:
         return replace(state, settled=False)
     lost = clear_losses(evidence, tuning)
-    if at in lost:
-        left = [i for i, arm in enumerate(evidence.arms) if i not in lost and (i == 0 or arm.requests > 0)]
+    left = [i for i, arm in enumerate(evidence.arms) if i not in lost and (i == 0 or arm.requests > 0)]
+    if at in lost or _beaten(evidence, at, left, tuning):
         best = evidence.arms[min(left, key=lambda i: evidence.arms[i].r)].key
-        return replace(state, incumbent=best, switches=state.switches + 1, changed_at=state.seen)
+        return replace(state, incumbent=best, changed_at=state.seen)
     dwell = tuning.dwell if state.switches else tuning.settle_requests
     if state.seen - state.changed_at < dwell or state.seen < tuning.look_growth * state.looked_at:
         return state

@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 from engine.messages import CostCell, CostTable
 from gateway.policy.schema import P99, BreakEven
 from gateway.routing import Snapshot, build_snapshot, decide, summarize
+from gateway.routing.estimates import Estimate, Evidence
+from gateway.routing.states import NodeState, advance
+from gateway.routing.tuning import Tuning
 from gateway.types import Arm, BackendState, Decision
 from tests.unit.gateway.routing.build import NOW, backend, buckets_of, costs, record, request, rule, steps, task
 
@@ -163,3 +166,18 @@ def test_a_cell_timed_under_unlike_conditions_gives_way_to_its_neighbours() -> N
     assert row.arms[1].beta == pytest.approx(0.3)
     alone = build_snapshot(buckets_of(records), {"engine": CostTable([cell(1, 0.006)])}, now=NOW)
     assert summarize(alone, ["code"])[0].arms[1].beta == 0.0
+
+
+@pytest.mark.parametrize(("behind", "left"), [(0.4, True), (0.1, False)])
+def test_a_draft_just_settled_on_is_left_for_another_only_where_that_is_faster_beyond_doubt(
+    behind: float, left: bool
+) -> None:
+    relative = (1.0, 0.6, 0.6 + behind)
+    arms = [
+        Estimate(key, 10.0, r=r) for key, r in zip((("plain", 0), ("ngram", 2), ("ngram", 8)), relative, strict=True)
+    ]
+    gap = [[one - other for other in relative] for one in relative]
+    evidence = Evidence(0.01, arms, [[0.05] * 3] * 3, gap)
+    state = NodeState(("ngram", 8), settled=True, switches=1, changed_at=9.0, seen=9.0)
+    after = advance(state, evidence, 10.0, 0, Tuning())
+    assert after.incumbent == (("ngram", 2) if left else ("ngram", 8))
