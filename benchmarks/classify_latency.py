@@ -1,7 +1,8 @@
 """Latency of `Classifier.classify` by prompt length, one thread: `python -m benchmarks.classify_latency [--json]`.
 
 Prompts are drawn from the training documents in several scripts and forms, up to their length; p50 and p99 are over
-single calls, after a warm-up, and load time is the median of fresh loads.
+single calls, after a warm-up, and load time is the median of fresh loads. `conversation` is of the same prompts, each as
+the last turn of a conversation with a system prompt.
 """
 
 from __future__ import annotations
@@ -46,6 +47,23 @@ def bodies(per_length: int, seed: int = 0) -> list[tuple[int, dict[str, Any]]]:
     return made
 
 
+def conversations(work: list[tuple[int, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return each prompt as the last turn of a conversation, whose other texts are other prompts' beginnings."""
+    texts = [body["messages"][0]["content"] for _, body in work]
+    made = []
+    for i, text in enumerate(texts):
+        system, turn, answer = (texts[(i + step) % len(texts)][:800] for step in (1, 2, 3))
+        messages = [("system", system), ("user", turn), ("assistant", answer), ("user", text)]
+        made.append({"messages": [{"role": role, "content": content} for role, content in messages]})
+    return made
+
+
+def _micros(classifier: Classifier, body: dict[str, Any]) -> float:
+    began = time.perf_counter_ns()
+    classifier.classify(body)
+    return (time.perf_counter_ns() - began) / 1000
+
+
 def measure(per_length: int = 200, rounds: int = 5) -> dict[str, Any]:
     """Return percentiles in microseconds, by length and over all lengths, and the load time in milliseconds."""
     loads = []
@@ -59,9 +77,7 @@ def measure(per_length: int = 200, rounds: int = 5) -> dict[str, Any]:
     times: dict[int, list[float]] = {length: [] for length in LENGTHS}
     for _ in range(rounds):
         for length, body in work:
-            began = time.perf_counter_ns()
-            classifier.classify(body)
-            times[length].append((time.perf_counter_ns() - began) / 1000)
+            times[length].append(_micros(classifier, body))
     every = [value for values in times.values() for value in values]
     return {
         "machine": platform.processor() or platform.machine(),
@@ -70,6 +86,9 @@ def measure(per_length: int = 200, rounds: int = 5) -> dict[str, Any]:
         "load_ms": round(statistics.median(loads), 1),
         "micros": {str(length): _percentiles(values) for length, values in times.items()},
         "all": _percentiles(every),
+        "conversation": _percentiles(
+            [_micros(classifier, body) for _ in range(rounds) for body in conversations(work)]
+        ),
     }
 
 

@@ -19,6 +19,7 @@ from gateway.classify.features import (
     DENSE_PAIRS,
     IN_BEFORE,
     IN_SYSTEM,
+    ONES,
     PAIRED,
     ROOTS,
     SUMMED,
@@ -47,7 +48,7 @@ class Classifier:
         self._step, self._temperature = artefact.header.step, artefact.header.temperature
         tasks, dense = len(self._names), artefact.dense
         weights = artefact.weights.reshape(len(artefact.weights), -1, tasks)
-        self._context = {region: weights[:, region].copy() for region in (IN_SYSTEM, IN_BEFORE)}
+        self._context = {region: weights[:, region].astype(np.float32) for region in (IN_SYSTEM, IN_BEFORE)}
         self._turn = _picked(tasks) * np.float32(self._step)
         self._roots, self._facts = dense[:COUNTED], dense[COUNTED:SUMMED]
         self._scripts = dense[SUMMED:AFTER_SCRIPTS] + artefact.bias
@@ -140,7 +141,7 @@ class Classifier:
         scores += inputs.paired.dot(inputs.paired.dot(self._pairs).reshape(PAIRED, -1))
         for region, weights in self._context.items():
             if len(found := inputs.regions[region]):
-                scores += weights[found].sum(axis=0) * (self._step * ROOTS[len(found)])
+                scores += ONES[: len(found)].dot(weights.take(found, axis=0)) * (self._step * ROOTS[len(found)])
         result: list[float] = scores.tolist()
         return result
 

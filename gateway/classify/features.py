@@ -61,6 +61,7 @@ PAIRED: Final = _CUES + FLAGS
 AFTER_SCRIPTS: Final = SUMMED + len(SCRIPTS)
 DENSE_PAIRS: Final = tuple(combinations(range(PAIRED), 2))
 DENSE: Final = AFTER_SCRIPTS + len(DENSE_PAIRS)
+ONES: Final = np.ones(2 * LIMIT, dtype=np.float32)
 ROOTS: Final = tuple((1 / np.sqrt(np.maximum(np.arange(2 * LIMIT), 1))).tolist())
 """What a sum of weights counts by: one over the root of how many entries are known, of the whole turn for its ends."""
 
