@@ -1,7 +1,7 @@
 """Latency of `Classifier.classify` by prompt length, one thread: `python -m benchmarks.classify_latency [--json]`.
 
 Prompts are drawn from the training documents in several scripts and forms, up to their length; p50 and p99 are over
-single calls, after a warm-up, and load time is the median of fresh loads. `conversation` is of the same prompts, each as
+single calls, after a warm-up; load time is the median of fresh loads. `conversation` is of the same prompts, each as
 the last turn of a conversation with a system prompt.
 """
 
