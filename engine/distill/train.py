@@ -7,29 +7,28 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from msgspec.structs import replace
-from torch.nn import functional
 
+from engine.distill.chosen import held_out
 from engine.distill.corpus import Corpus
 from engine.distill.head import FeatureHead
-from engine.distill.learners import FILES, Kind, Learner, make_head, read_learner, restore
+from engine.distill.learners import FILES, Kind, make_head, read_learner, restore
 from engine.distill.lessons import Batch, Batches, Lessons
 from engine.distill.standalone import StandaloneDraft
 from engine.errors import DistillError
 from engine.models import LoadedModel
 
 SAVE_EVERY_S = 60.0
-JUDGE_DEPTH = 4
-"""Draft length at which held-out acceptance is told while training."""
+_SHARES = (1.0, 0.3)
+"""How far a judged draft is from its beginning: brief training forgets as well, and a mean with it may be better."""
 _WARM_UP = 40
 _CLIP = 1.0
-_JUDGED = 3
-"""Held-out answers of each task by which weights are chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +94,7 @@ class Trainer:
         self.places = torch.full((target.vocab_size,), -1)
         self.places[self.draft.vocab.cpu()] = torch.arange(len(self.draft.vocab))
         self._weights = list(self.draft.weights().values())
+        self._start = {name: weight.detach().clone() for name, weight in self.draft.weights().items()}
         self._optimizer = _optimizer(self._weights, settings.lr)
         self._step = 0
         self.best = 0.0
@@ -174,6 +174,7 @@ class Trainer:
             "step": self._step,
             "best": self.best,
             "texts": len(self._train.items),
+            "start": self._start,
         }
         scratch = self._out / "checkpoint.part"
         try:
@@ -198,6 +199,7 @@ class Trainer:
     def _restore(self, saved: dict[str, Any]) -> None:
         restore(self.draft, saved["weights"])
         self._optimizer.load_state_dict(saved["optimizer"])
+        self._start = {name: weight.to(self._device) for name, weight in saved["start"].items()}
         self._step = int(saved["step"])
         self.best = float(saved["best"])
 
@@ -253,11 +255,24 @@ class Trainer:
 
     def _judge_now(self) -> None:
         """Judge on greedy answers not trained on and keep the weights where they are the best so far."""
-        found = held_out(self.draft, self._judge, self.places)
-        self._last_held_out = found["all"]
-        if found["all"] > self.best:
-            self.best = found["all"]
-            self.draft.write(self._out / FILES[self._settings.kind])
+        self._last_held_out = 0.0
+        for share in _SHARES if self._step else _SHARES[:1]:
+            with self._mixed(share):
+                found = held_out(self.draft, self._judge, self.places)["all"]
+                self._last_held_out = max(self._last_held_out, found)
+                if found > self.best:
+                    self.best = found
+                    self.draft.write(self._out / FILES[self._settings.kind])
+
+    @contextmanager
+    def _mixed(self, share: float) -> Iterator[None]:
+        """Let the draft be a mean of what it began as and, by `share`, what it is now."""
+        now = {name: weight.detach().clone() for name, weight in self.draft.weights().items()}
+        try:
+            restore(self.draft, {name: torch.lerp(self._start[name], weight, share) for name, weight in now.items()})
+            yield
+        finally:
+            restore(self.draft, now)
 
 
 def _optimizer(weights: Sequence[torch.Tensor], lr: float) -> torch.optim.AdamW:
@@ -265,25 +280,3 @@ def _optimizer(weights: Sequence[torch.Tensor], lr: float) -> torch.optim.AdamW:
     vectors = [weight for weight in weights if weight.dim() == 1]
     groups = [{"params": matrices, "weight_decay": 0.02}, {"params": vectors, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95))
-
-
-@torch.inference_mode()
-def held_out(draft: Learner, lessons: Lessons, places: torch.Tensor) -> dict[str, float]:
-    """Tokens per round at k = 4 by task, and over `all`, were each position of the greedy answers a round's start."""
-    emitted: dict[str, list[float]] = {}
-    for item in lessons.items:
-        if item.entry.temperature > 0 or len(emitted.get(item.entry.task, ())) >= _JUDGED:
-            continue
-        batch = lessons.one(item, places)
-        said = batch.said.to(draft.vocab.device)
-        chain: torch.Tensor | None = None
-        total = 1.0
-        for number, logits in enumerate(draft.steps(batch, JUDGE_DEPTH)):
-            hit = logits.argmax(-1) == said
-            chain = hit if chain is None else functional.pad(chain[:, :-1], (1, 0)) & hit
-            first = max(0, item.entry.prompt - 1) - batch.start + number
-            total += float(chain[:, first:].float().mean()) if chain.shape[1] > first else 0.0
-        emitted.setdefault(item.entry.task, []).append(total)
-    means = {task: sum(found) / len(found) for task, found in sorted(emitted.items())}
-    means["all"] = sum(means.values()) / max(1, len(means))
-    return means

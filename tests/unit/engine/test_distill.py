@@ -13,6 +13,7 @@ from msgspec.structs import replace as replace_entry
 from safetensors.torch import save_file
 
 from engine.distill import acceptance, standalone
+from engine.distill import train as training
 from engine.distill.acceptance import DraftJudge, HeadJudge, ngram_chances
 from engine.distill.corpus import Corpus, Text
 from engine.distill.generate import Generator, Wish, recipe_of
@@ -153,6 +154,25 @@ def test_limited_training_goes_on(corpus: Corpus, target: LoadedModel, tmp_path:
     assert Trainer(target, [corpus], tmp_path, SETTINGS).run(lambda _: None, judge_every=100)
     with pytest.raises(DistillError, match="another run"):
         Trainer(target, [corpus], tmp_path, replace(SETTINGS, begin_with="0" * 64))
+
+
+def test_a_mean_with_the_beginning_is_kept_where_it_is_better(
+    corpus: Corpus, target: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer(target, [corpus], tmp_path, SETTINGS)
+    begin = {name: weight.detach().clone() for name, weight in trainer.draft.weights().items()}
+    trainer.run(lambda _: None, judge_every=1000, limit_s=1e-9)
+    ends = {name: weight.detach().clone() for name, weight in trainer.draft.weights().items()}
+    wanted = torch.lerp(begin["down.weight"], ends["down.weight"], 0.3)
+
+    def near(draft: FeatureHead, *_: object) -> dict[str, float]:
+        return {"all": 9.0 - float((draft.down.weight.detach() - wanted).abs().sum())}
+
+    monkeypatch.setattr(training, "held_out", near)
+    trainer._judge_now()
+    kept = read_head(tmp_path / "eagle.safetensors").weights["down.weight"]
+    torch.testing.assert_close(kept.float(), wanted, rtol=1e-2, atol=1e-3)
+    assert torch.equal(trainer.draft.weights()["down.weight"], ends["down.weight"])
 
 
 def test_later_steps_are_learnt_where_earlier_drafts_were_right(corpus: Corpus, target: LoadedModel) -> None:
