@@ -117,7 +117,9 @@ def _answers_are_as_recorded(url: str) -> None:
     assert told.keys() == recorded.keys()
     assert answer["metrics"]["generation_time_ms"] > 0
     assert answer["usage"].keys() == RECORDED["chat"]["usage"].keys()
-    status, _, raw = request("POST", f"{url}/v1/chat/completions", {**body, "min_p": 0.1}, seconds=ANSWER_S)
+    status, _, raw = request(
+        "POST", f"{url}/v1/chat/completions", {**body, "temperature": 0.8, "min_p": 0.1}, seconds=ANSWER_S
+    )
     assert (status, json.loads(raw)["error"]["message"]) == (400, RECORDED["min_p"]["error"]["message"])
     page = read_metrics(request("GET", f"{url}/metrics")[2].decode())
     assert read_metrics(RECORDED["metrics"]).keys() <= page.keys()
