@@ -6,11 +6,9 @@ estimates of all arms, their differences, the incumbent and the share of probes.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -22,16 +20,17 @@ from gateway.histogram import LatencyCell
 from gateway.policy.schema import BreakEven, Rule
 from gateway.routing import measured
 from gateway.routing.applications import Finer, finer_of, label, parent_of
-from gateway.routing.book import ALL, Book, Kind
+from gateway.routing.book import Book, Kind
 from gateway.routing.costs import Costs, TableCosts
 from gateway.routing.eras import Eras
-from gateway.routing.estimates import ArmKey, Evidence, Prior, Setting, evidence_at
+from gateway.routing.estimates import ArmKey, Evidence, Setting, evidence_at
 from gateway.routing.flight import Flight, flight_at
 from gateway.routing.flow import Flow
 from gateway.routing.guard import Guard
 from gateway.routing.observe import TIME_UNIT_S
+from gateway.routing.priors import application_priors, task_priors
 from gateway.routing.states import NodeState, advance, probe_share
-from gateway.routing.stats import Layout, Pile, Vector
+from gateway.routing.stats import Vector
 from gateway.routing.thresholds import Thresholds, tuned
 from gateway.routing.tuning import Tuning
 from gateway.types import Arm, CellKey
@@ -198,7 +197,6 @@ def build_snapshot(
     snapshot.eras = previous.eras if previous else Eras(at=now)
     vectors = snapshot.eras.vectors(live, snapshot.book.layouts)
     _count(snapshot, live, vectors, lent)
-    snapshot.finer = finer_of(snapshot.book, list(views))
     snapshot.guard.advance(snapshot.history, now)
     most = max(_FEWEST_NODES, MOST_NODES // (1 + len(thresholds)))
     _fill(snapshot, previous, most)
@@ -210,9 +208,8 @@ def build_snapshot(
         if same is view:
             view.book, view.eras = Book(_lengths([*live, *lent], offered)), before.eras if before else Eras(at=now)
             _count(view, live, vectors, lent)
-            view.finer = finer_of(view.book, list(views))
         else:
-            view.book, view.eras = same.book, same.eras
+            view.book, view.eras, view.finer = same.book, same.eras, same.finer
         _fill(view, before, most)
         snapshot.views[wanted] = view
     return snapshot
@@ -230,6 +227,7 @@ def _count(
     snapshot.eras.inherit(lent)
     snapshot.eras.look(live, book.layouts, now, half_life)
     snapshot.eras.apply(book)
+    snapshot.finer = finer_of(book, list(snapshot.costs))
 
 
 def _lend(snapshot: Snapshot, lent: Sequence[Bucket]) -> None:
@@ -269,9 +267,9 @@ def make_node(
     within = parent_of(task) if finer else ""
     wider = book.pile((backend, within, temperature, band), tuning.lend_requests) if within else {}
     if finer and within:
-        priors = _application_priors(wider, offered, setting, finer)
+        priors = application_priors(wider, offered, setting, finer)
     else:
-        priors = _task_priors(book, kind, piles, offered, setting)
+        priors = task_priors(book, kind, piles, offered, setting)
     evidence = evidence_at(piles, offered, setting, priors)
     if setting.costs is None:
         measured.fill(evidence, book, kind, load, tuning)
@@ -338,42 +336,6 @@ class _Signatures:
         backend, task = key[0], parent_of(key[1]) or key[1]
         costs, counted = self._snapshot.costs.get(backend), self._snapshot.book.signatures.get(key[:4])
         return counted, id(costs), self._offered.get(backend, ()), self._eras.get((backend, task), ())
-
-
-def _task_priors(
-    book: Book, kind: Kind, own: Mapping[str, Pile], offered: Sequence[ArmKey], setting: Setting
-) -> dict[ArmKey, Prior]:
-    """Return what the other tasks of the backend say about each arm here."""
-    priors: dict[ArmKey, Prior] = {}
-    totals = book.totals.get(kind[0], {})
-    for method, k in offered:
-        pile = totals.get(method)
-        if pile is None or k not in pile.layout.lengths or kind[1] == ALL:
-            continue
-        others = pile.revealing(k)[_sums(pile.layout, k)]
-        if method in own:
-            others = others - own[method].revealing(k)[_sums(pile.layout, k)]
-        tokens, n, rounds, undrafted, drafted = others.tolist()
-        ratios = setting.ratios(method, drafted / rounds if rounds > 0 else k)
-        if ratios is None or tokens <= 0 or n <= 0.5:
-            continue
-        r = ((1 + sum(ratios)) * rounds + undrafted) / tokens
-        sd = math.hypot(setting.tuning.task_sd * r, setting.tuning.prior_sd / math.sqrt(n))
-        priors[method, k] = Prior(max(1e-3, r), sd)
-    return priors
-
-
-def _application_priors(
-    task: Mapping[str, Pile], offered: Sequence[ArmKey], setting: Setting, finer: Finer
-) -> dict[ArmKey, Prior]:
-    """Return what the task says about each arm of one of its applications."""
-    known = evidence_at(task, offered, setting, {}).arms
-    return {arm.key: Prior(arm.r, math.hypot(arm.se, finer.spread * arm.r)) for arm in known if arm.requests > 0}
-
-
-@lru_cache(maxsize=1024)
-def _sums(layout: Layout, k: int) -> list[int]:
-    return [layout.index[name] for name in ("t", "vn", f"r{k}", f"u{k}", f"d{k}")]
 
 
 def _newest_epochs(buckets: Sequence[Bucket]) -> dict[str, str]:

@@ -1,0 +1,48 @@
+"""What wider statistics say of an arm beforehand: other tasks, or the task of an application. Pure; for `make_node`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from gateway.routing.applications import Finer
+from gateway.routing.book import ALL, Book, Kind
+from gateway.routing.estimates import ArmKey, Prior, Setting, evidence_at
+from gateway.routing.stats import Layout, Pile
+
+
+def task_priors(
+    book: Book, kind: Kind, own: Mapping[str, Pile], offered: Sequence[ArmKey], setting: Setting
+) -> dict[ArmKey, Prior]:
+    """Return what the other tasks of the backend say about each arm here."""
+    priors: dict[ArmKey, Prior] = {}
+    totals = book.totals.get(kind[0], {})
+    for method, k in offered:
+        pile = totals.get(method)
+        if pile is None or k not in pile.layout.lengths or kind[1] == ALL:
+            continue
+        others = pile.revealing(k)[_sums(pile.layout, k)]
+        if method in own:
+            others = others - own[method].revealing(k)[_sums(pile.layout, k)]
+        tokens, n, rounds, undrafted, drafted = others.tolist()
+        ratios = setting.ratios(method, drafted / rounds if rounds > 0 else k)
+        if ratios is None or tokens <= 0 or n <= 0.5:
+            continue
+        r = ((1 + sum(ratios)) * rounds + undrafted) / tokens
+        sd = math.hypot(setting.tuning.task_sd * r, setting.tuning.prior_sd / math.sqrt(n))
+        priors[method, k] = Prior(max(1e-3, r), sd)
+    return priors
+
+
+def application_priors(
+    task: Mapping[str, Pile], offered: Sequence[ArmKey], setting: Setting, finer: Finer
+) -> dict[ArmKey, Prior]:
+    """Return what the task says about each arm of one of its applications."""
+    known = evidence_at(task, offered, setting, {}).arms
+    return {arm.key: Prior(arm.r, math.hypot(arm.se, finer.spread * arm.r)) for arm in known if arm.requests > 0}
+
+
+@lru_cache(maxsize=1024)
+def _sums(layout: Layout, k: int) -> list[int]:
+    return [layout.index[name] for name in ("t", "vn", f"r{k}", f"u{k}", f"d{k}")]
