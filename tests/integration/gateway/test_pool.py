@@ -17,9 +17,12 @@ from gateway.backends.pool import ReplicaPool
 from gateway.types import Arm, Decision, GenerateRequest, Identity
 from tests.fixtures.servers import (
     GatewayServer,
+    Handler,
     Scripted,
     begin_stream,
+    chunk,
     completion,
+    events,
     request,
     scripted_upstream,
     wait_until,
@@ -114,6 +117,38 @@ def test_a_replica_that_fails_requests_but_answers_probes_is_left_out(
     assert sum(status != 200 for status in statuses) == len(other_upstream.bodies) == FAILURES
     assert f"left out for failing requests: {other_upstream.url}" in pool_state(gateway)["detail"]
     assert pool_state(gateway)["healthy"]
+
+
+def pacing(pause: float) -> Handler:
+    """Answer with ten tokens, a pause before each."""
+
+    async def handler(request_: web.Request, _: dict[str, Any]) -> web.StreamResponse:
+        response = await begin_stream(request_)
+        for _ in range(10):
+            await asyncio.sleep(pause)
+            await response.write(events(chunk({"content": "x"})))
+        usage = {"prompt_tokens": 5, "completion_tokens": 10, "total_tokens": 15}
+        await response.write(events(chunk({}, "stop"), chunk(None, usage=usage)) + b"data: [DONE]\n\n")
+        return response
+
+    return handler
+
+
+def test_a_replica_that_is_slower_than_the_others_is_left_out(
+    upstream: Scripted, other_upstream: Scripted, start_gateway: Start
+) -> None:
+    upstream.handler, other_upstream.handler = pacing(0.001), pacing(0.02)
+    gateway = start_gateway(policy(upstream.url, other_upstream.url))
+    wait_until(lambda: pool_state(gateway)["detail"] == "")
+    for number in range(150):
+        assert ask(gateway, chat(f"{number} is another beginning", stream=True)) == 200
+        if pool_state(gateway)["detail"]:
+            break
+    assert pool_state(gateway)["detail"] == f"left out for being slower than the others: {other_upstream.url}"
+    before = len(other_upstream.bodies)
+    for number in range(200, 210):
+        assert ask(gateway, chat(f"{number} is another beginning", stream=True)) == 200
+    assert len(other_upstream.bodies) == before
 
 
 def made(text: str = "x") -> GenerateRequest:
