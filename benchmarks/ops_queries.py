@@ -156,7 +156,7 @@ async def _write_rate(database: Database, batches: int = 20, size: int = 500) ->
     now, spent = time.time(), 0.0
     for batch in range(batches):
         records = [
-            make_record(f"rate-{batch}-{at}", at=now + batch / 4, task=("code", "chat", "math")[at % 3])
+            make_record(f"rate-{now}-{batch}-{at}", at=now + batch / 4, task=("code", "chat", "math")[at % 3])
             for at in range(size)
         ]
         spent += await _timed(database.insert_records(records, writer="bench"))
