@@ -28,7 +28,8 @@ def test_pages_and_reports_over_ten_million_requests():
                 ("report, s", found["report_90d_s"], limits["report_s"], found["report_90d_s"] <= limits["report_s"]),
                 ("records/s", found["records_per_s"], limits["records_per_s"],
                  found["records_per_s"] >= limits["records_per_s"]),
-                ("viewer, % of a core", watched, limits["viewer_core_percent"], watched <= limits["viewer_core_percent"]),
+                ("viewer, % of a core", watched, limits["viewer_core_percent"],
+                 watched <= limits["viewer_core_percent"]),
                 ("size, MB", found["rollups_mb"]["total"], limits["rollups_mb"],
                  found["rollups_mb"]["total"] <= limits["rollups_mb"]),
             )
