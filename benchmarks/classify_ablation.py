@@ -38,6 +38,7 @@ FOLDS, SEEDS = 3, 3
 LENGTHS = (2, 4, 8)
 ACCEPTANCES = (0.85, 0.3, 0.5, 0.65, 0.2, 0.75, 0.4, 0.1)
 CUE_PART, FACT_PART, PAIR_PART = slice(COUNTED), slice(COUNTED, AFTER_SCRIPTS), slice(AFTER_SCRIPTS, None)
+SHOWN = ("routed", "routed_in_flight", "best_static", "task_oracle")
 Mask = Callable[[Features], Features]
 
 
@@ -133,7 +134,7 @@ def routed(traces: Sequence[Trace], told: Sequence[str], batch: int, cost: CostM
         shown = [msgspec.structs.replace(trace, seen_task=task) for trace, task in zip(traces, seen, strict=True)]
         plan = Plan(build_table(shown, cost, LENGTHS), "ngram", 300, SEEDS)
         relative = simulate(plan, workers=1)["relative_time"]
-        found[name] = {key: round(value["mean"], 4) for key, value in relative.items()}
+        found[name] = {key: round(relative[key]["mean"], 4) for key in SHOWN}
         print(f"batch {batch}, told {name}: {found[name]}", file=sys.stderr, flush=True)
     return found
 
