@@ -1,8 +1,8 @@
 """How long drafts may be while plain requests decode beside them. Pure; called by the core.
 
 A step lasts as long as all its tokens take, so drafts of some requests slow the others down. Where the measured costs
-say that a step would take more than `LIMIT` plain steps, drafts are shortened for that step; alone among their like,
-requests that speculate keep the lengths that they ask for.
+say that steps would take more than `LIMIT` plain steps on the average, drafts are shortened for a step; alone among
+their like, requests that speculate keep the lengths that they ask for.
 """
 
 from __future__ import annotations
@@ -11,28 +11,36 @@ from collections.abc import Collection, Iterable, Sequence
 
 from engine.messages import CostCell
 
-LIMIT = 1.1
-"""Plain steps that a step with plain requests in it may take: they keep nine tenths of their speed."""
+LIMIT = 1.09
+"""Plain steps that a step with plain requests in it may take: they keep nine tenths of their speed, with a margin."""
+MOST_CREDIT = 0.3
+"""Plain steps that earlier steps may leave to a later one: a step that drafts is never long."""
 
 
-def longest_fitting(cells: Iterable[CostCell], methods: Collection[str], share: float, wished: int) -> int:
-    """Return the longest draft length, at most `wished`, at which a step keeps to `LIMIT`; `wished` if unknown.
+def longest_fitting(
+    cells: Iterable[CostCell], methods: Collection[str], share: float, wished: int, credit: float = 0.0
+) -> tuple[int, float]:
+    """Return the longest draft length, at most `wished`, at which a step keeps to `LIMIT`, and the credit that is left.
+
+    Where nothing is known that is `wished`.
 
     Args:
         cells: measured at this load and context, of any method.
         methods: those that draft in this step, one after the other.
         share: part of the step's requests that draft; the others verify one token each.
         wished: longest draft asked for.
+        credit: what earlier steps stayed below `LIMIT`, in plain steps.
     """
     cells = list(cells)
     verify = _line({cell.k: cell.verify_s / cell.plain_s - 1.0 for cell in cells})
     drafts = [_line({cell.k: cell.draft_s / cell.plain_s for cell in cells if cell.method == name}) for name in methods]
     if not verify:
-        return wished
+        return wished, credit
     for k in range(wished, 0, -1):
-        if 1.0 + _at(verify, k * share) + sum(_at(line, k) for line in drafts) <= LIMIT:
-            return k
-    return 0
+        left = LIMIT + credit - 1.0 - _at(verify, k * share) - sum(_at(line, k) for line in drafts)
+        if left >= 0:
+            return k, min(left, MOST_CREDIT)
+    return 0, min(LIMIT + credit - 1.0, MOST_CREDIT)
 
 
 def _line(points: dict[int, float]) -> list[tuple[float, float]]:

@@ -81,6 +81,8 @@ class EngineCore:
         self._observers: list[Observer] = []
         if self._proposals.taps:
             self.watch(self._proposals.taps, self._proposals.observe)
+        self._credit = 0.0
+        """Plain steps that drafts beside plain requests have left unused."""
         self._runs: dict[str, Run] = {}
         self._lock = threading.Lock()
         self._arriving: list[Run] = []
@@ -220,7 +222,9 @@ class EngineCore:
         drafting = [sequence for sequence, _, k in wants if k]
         cells = self._costs.near(len(wants), sum(len(sequence.tokens) for sequence, _, _ in wants) // len(wants))
         methods = {sequence.request.speculation.method for sequence in drafting}
-        return longest_fitting(cells, methods, len(drafting) / len(wants), longest)
+        share = len(drafting) / len(wants)
+        longest, self._credit = longest_fitting(cells, methods, share, longest, self._credit)
+        return longest
 
     def _verify(self, plan: Plan, drafts: list[tuple[Run, Draft]]) -> list[Verdict]:
         """One forward pass over all rows, then the sampler's verdict on each draft."""

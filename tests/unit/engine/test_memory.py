@@ -47,6 +47,7 @@ def test_products_meet_few_sizes() -> None:
     sizes = {padded(tokens) for tokens in range(1, 1025)}
     assert len(sizes) <= 30
     assert [padded(tokens) for tokens in range(1, 9)] == [1, 4, 4, 4, 5, 6, 7, 8]
+    assert [padded(tokens) for tokens in (9, 12, 13, 17, 21, 25)] == [12, 12, 16, 20, 24, 32]
     assert all(tokens <= padded(tokens) < tokens + 128 for tokens in range(1, 1025))
 
 
