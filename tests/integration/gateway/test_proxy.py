@@ -135,6 +135,18 @@ def test_completions_work_too(gateway: GatewayServer, upstream: Scripted) -> Non
     assert gateway.last().endpoint == "completions"
 
 
+def test_applications_of_a_task_are_told_apart_by_their_system_prompt(gateway: GatewayServer) -> None:
+    for i in range(20):
+        system: list[Any] = [{"role": "system", "content": f"You are assistant {i % 2}."}]
+        client(gateway).chat.completions.create(model="m", messages=system + MESSAGES)
+    wait_until(lambda: len(gateway.records) == 20)
+    told = [record.application for record in gateway.records]
+    assert told[:10] == [""] * 10, "they have to be seen a few times"
+    assert told[18]
+    assert told[19]
+    assert told[18] != told[19]
+
+
 def test_a_request_id_is_honoured_and_recorded_once_each(gateway: GatewayServer, upstream: Scripted) -> None:
     for _ in range(2):
         headers = request("POST", f"{gateway.url}/v1/chat/completions", CHAT, {"x-request-id": "trace-7"})[1]
