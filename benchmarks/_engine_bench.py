@@ -51,7 +51,8 @@ EIGHT = [CREATIVE[at % 4] for at in range(8)]
 COPYING_EIGHT = [COPYING[at % 4] for at in range(8)]
 TOKENS = 24
 SHORT = 12
-"""Tokens of each answer, alone and in batches of 8."""
+LONG = 48
+"""Tokens of each answer: alone, in batches of 8, and where in-flight control first has to find out."""
 _names = iter(range(10**9))
 PLAIN = Speculation("plain", 0)
 

@@ -22,6 +22,7 @@ from benchmarks._engine_bench import (
     COPYING_EIGHT,
     CREATIVE,
     EIGHT,
+    LONG,
     PLAIN,
     SHORT,
     TOKENS,
@@ -115,9 +116,9 @@ def creative(pairs: Pairs, arm: Speculation, together: int) -> Figures:
     """Texts that do not copy, with in-flight control, against plain."""
     bench = pairs.bench
     steered = adaptive(bench, arm.method, arm.k)
-    texts, count = (EIGHT, SHORT) if together == 8 else (CREATIVE[:1], TOKENS)
+    texts = EIGHT if together == 8 else CREATIVE[:1]
     return pairs.ratio(
-        lambda: bench.seconds(texts, steered, count=count), lambda: bench.seconds(texts, PLAIN, count=count)
+        lambda: bench.seconds(texts, steered, count=LONG), lambda: bench.seconds(texts, PLAIN, count=LONG)
     )
 
 
