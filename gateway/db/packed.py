@@ -1,7 +1,7 @@
 """Whole numbers by column, packed small: what a told hour or day keeps instead of rows. Pure; for `gateway.db`.
 
-Packed form: a version byte, then zlib over (number of columns, each column's width and length, the columns). A column
-is of little-endian signed integers of the least width that holds it; one of zeros only takes no space.
+Packed form: a version byte, the number of columns, for each its width, length and stored size, then the columns: signed
+integers of the least width that holds them, compressed where that helps. A reader of few columns unpacks those only.
 """
 
 from __future__ import annotations
@@ -16,44 +16,49 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 VERSION = 1
 _WIDTHS = (1, 2, 4, 8)
-_HEAD, _COLUMN = struct.Struct("<H"), struct.Struct("<BI")
+_HEAD, _COLUMN = struct.Struct("<BH"), struct.Struct("<BII")
+_WORTH = 0.9
+"""A column is stored compressed where less than so much of it is left: what hardly shrinks is read faster as it is."""
 _DRAW_BITS = 21
 """A draw is within ±1,000,000."""
 
 
 def pack(columns: Sequence[Ints]) -> bytes:
     """Return the columns in packed form; they may differ in length."""
-    heads, bodies = [_HEAD.pack(len(columns))], []
+    heads, bodies = [_HEAD.pack(VERSION, len(columns))], []
     for column in columns:
         width = _width(column)
-        heads.append(_COLUMN.pack(width, len(column)))
-        bodies.append(column.astype(f"<i{width}").tobytes() if width else b"")
-    return bytes((VERSION,)) + zlib.compress(b"".join([*heads, *bodies]), 6)
+        raw = column.astype(f"<i{width}").tobytes() if width else b""
+        small = zlib.compress(raw, 6)
+        bodies.append(small if len(small) < _WORTH * len(raw) else raw)
+        heads.append(_COLUMN.pack(width, len(column), len(bodies[-1])))
+    return b"".join([*heads, *bodies])
 
 
 def unpack(packed: bytes, wanted: Sequence[int] | None = None) -> list[Ints]:
     """Undo `pack`, for all columns or only those wanted. Raises ValueError where the bytes are not of that form."""
-    if not packed or packed[0] != VERSION:
-        raise ValueError(f"not packed columns of version {VERSION}")
     try:
-        raw = zlib.decompress(memoryview(packed)[1:])
-        (count,) = _HEAD.unpack_from(raw)
-        heads = [_COLUMN.unpack_from(raw, _HEAD.size + at * _COLUMN.size) for at in range(count)]
-    except (zlib.error, struct.error) as error:
+        version, count = _HEAD.unpack_from(packed)
+        heads = [_COLUMN.unpack_from(packed, _HEAD.size + at * _COLUMN.size) for at in range(count)]
+    except struct.error as error:
         raise ValueError(f"packed columns are damaged: {error}") from error
-    begin, begins = _HEAD.size + count * _COLUMN.size, []
-    for width, length in heads:
-        begins.append(begin)
-        begin += width * length
-    if begin != len(raw):
-        raise ValueError("packed columns are cut off")
-    return [_column(raw, heads[at][0], heads[at][1], begins[at]) for at in (range(count) if wanted is None else wanted)]
+    begins = [_HEAD.size + count * _COLUMN.size]
+    for _, _, size in heads:
+        begins.append(begins[-1] + size)
+    if version != VERSION or begins[-1] != len(packed):
+        raise ValueError(f"packed columns are cut off, or not of version {VERSION}")
+    columns = range(count) if wanted is None else wanted
+    return [_column(packed[begins[at] : begins[at + 1]], heads[at][0], heads[at][1]) for at in columns]
 
 
-def _column(raw: bytes, width: int, length: int, begin: int) -> Ints:
+def _column(stored: bytes, width: int, length: int) -> Ints:
     if not width:
         return np.zeros(length, dtype=np.int64)
-    return np.frombuffer(raw, dtype=f"<i{width}", count=length, offset=begin).astype(np.int64)
+    try:
+        raw = stored if len(stored) == width * length else zlib.decompress(stored)
+        return np.frombuffer(raw, dtype=f"<i{width}", count=length).astype(np.int64)
+    except (zlib.error, ValueError, TypeError) as error:
+        raise ValueError(f"packed columns are damaged: {error}") from error
 
 
 def _width(column: Ints) -> int:
