@@ -45,7 +45,7 @@ class EngineConfig:
     """Sequences that decode together at most."""
     kv_tokens: int = 8_192
     """KV budget in tokens over all sequences, prompts included (`engine.models.kv_budget` derives it from memory)."""
-    prefill_chunk: int = 256
+    prefill_chunk: int = 128
     """Prompt tokens that one step takes in at most, so that a long prompt does not stall running requests."""
     max_waiting: int = 256
     """Requests that may wait; one more is refused with 503."""
