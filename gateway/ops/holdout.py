@@ -91,11 +91,10 @@ def gains(strata: Iterable[Stratum], names: Mapping[str, str]) -> Gains:
     Only requests count that the draw could have held: where a rule, a veto or the p99 guard left one path, both sides
     would take it.
     """
-    drawn = [part for part in strata if part.sums.measured and part.draw]
-    control = _by_place(part for part in drawn if part.draw < 0 and part.arm.k == 0)
-    routed = [part for part in drawn if part.draw > 0]
-    tasks = sorted({part.task for part in routed})
-    keys = sorted({part.key_id for part in routed})
+    measured = [part for part in strata if part.sums.measured]
+    control = _by_place(part for part in measured if part.draw < 0 and part.arm.k == 0)
+    routed = [part for part in measured if part.draw > 0]
+    tasks, keys = sorted({part.task for part in measured}), sorted({part.key_id for part in measured})
     by_key = [
         _gain(Gain("application", names.get(key, key), key), control, [p for p in routed if p.key_id == key])
         for key in keys
