@@ -16,7 +16,7 @@ from tests.fixtures.llamacpp import GGUF, MODEL, dead_draft, llama_server
 from tests.fixtures.pools import ask
 from tests.fixtures.servers import GatewayServer, free_port, get, wait_until
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 Start = Callable[..., GatewayServer]
 
 
