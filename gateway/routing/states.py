@@ -138,7 +138,7 @@ def _settled(state: NodeState, evidence: Evidence, tuning: Tuning) -> NodeState:
     lost = clear_losses(evidence, tuning)
     left = [i for i, arm in enumerate(evidence.arms) if i not in lost and (i == 0 or arm.requests > 0)]
     if at in lost or _beaten(evidence, at, left, tuning):
-        best = evidence.arms[min(left, key=lambda i: evidence.arms[i].r)].key
+        best = evidence.arms[min(left, key=lambda i: evidence.gap[i][at])].key
         return replace(state, incumbent=best, changed_at=state.seen)
     dwell = tuning.dwell if state.switches else tuning.settle_requests
     if state.seen - state.changed_at < dwell or state.seen < tuning.look_growth * state.looked_at:

@@ -181,3 +181,14 @@ def test_a_draft_just_settled_on_is_left_for_another_only_where_that_is_faster_b
     state = NodeState(("ngram", 8), settled=True, switches=1, changed_at=9.0, seen=9.0)
     after = advance(state, evidence, 10.0, 0, Tuning())
     assert after.incumbent == (("ngram", 2) if left else ("ngram", 8))
+
+
+def test_the_draft_that_takes_over_is_the_one_found_faster_on_the_same_requests() -> None:
+    """k2 ran on hard prompts too, so that pooled k4 looks better, though it is slower where both are known."""
+    keys = (("plain", 0), ("ngram", 2), ("ngram", 4))
+    requests = (0.0, 300.0, 100.0)
+    arms = [Estimate(key, n, r=r) for key, n, r in zip(keys, requests, (1.0, 0.87, 0.8), strict=True)]
+    gap = [[0.0, 0.13, 0.2], [-0.13, 0.0, -0.1], [-0.2, 0.1, 0.0]]
+    evidence = Evidence(0.01, arms, [[0.01] * 3] * 3, gap)
+    state = NodeState(("ngram", 4), settled=True, switches=1, changed_at=300.0, seen=300.0)
+    assert advance(state, evidence, 301.0, 0, Tuning()).incumbent == ("ngram", 2)
