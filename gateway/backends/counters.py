@@ -43,6 +43,8 @@ class CounterShare:
         self._names = names
         self._last: tuple[float, float, float, float] | None = None
         self._gains = (0.0, 0.0, 0.0, 0.0)
+        self._owed = 0.0
+        """Accepted tokens not given to a response yet: small shares all rounded to none would look like a dead draft."""
 
     def look(self, samples: Mapping[str, float]) -> None:
         """Take a page's samples. A counter that fell means a new process: what was known is forgotten."""
@@ -60,7 +62,7 @@ class CounterShare:
         if last is None:
             return
         if any(value < before for value, before in zip(now, last, strict=True)):
-            self._gains = (0.0, 0.0, 0.0, 0.0)
+            self._gains, self._owed = (0.0, 0.0, 0.0, 0.0), 0.0
         elif now[3] > last[3]:
             rounds, drafted, accepted, tokens = (
                 _KEPT * gain + value - before for gain, value, before in zip(self._gains, now, last, strict=True)
@@ -68,17 +70,24 @@ class CounterShare:
             self._gains = (rounds, drafted, accepted, tokens)
 
     def spec(self, payload: Mapping[str, Any]) -> Spec | None:
-        """Return this response's share, by its output tokens; None where nothing is known."""
+        """Return this response's share, by its output tokens; None where nothing is known.
+
+        One token is none of a round: the prompt gives it.
+        """
         usage = payload.get("usage")
         tokens = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
         rounds, drafted, accepted, seen = self._gains
-        if not isinstance(tokens, int) or tokens < 1 or rounds <= 0 or seen <= 0:
+        if not isinstance(tokens, int) or tokens < 2 or rounds <= 0 or seen <= 0:
             return None
         share = tokens / seen
+        self._owed += accepted * share
+        proposed = round(drafted * share)
+        given = min(int(self._owed), proposed)
+        self._owed -= given
         return Spec(
             rounds=round(rounds * share),
-            drafted=round(drafted * share),
-            accepted=round(accepted * share),
+            drafted=proposed,
+            accepted=given,
             histogram=[],
             estimated=True,
         )

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from gateway.backends.base import Target
 from gateway.backends.counters import DRAFTED, ROUNDS, VLLM, CounterShare, RoundShare
 from gateway.backends.prometheus import read_metrics
 from gateway.backends.stats import engine_spec, llamacpp_spec, sglang_spec, vllm_spec
+from gateway.backends.vllm import VllmBackend
+from gateway.types import Arm
 from tests.fixtures.servers import METRICS
 
 RECORDED = Path(__file__).parents[3] / "fixtures" / "recorded"
@@ -152,6 +155,31 @@ def test_a_prometheus_page_is_summed_over_labels() -> None:
 def look(rounds: float, drafted: float, accepted: float, tokens: float) -> dict[str, float]:
     return dict(zip((VLLM.rounds, VLLM.drafted, VLLM.accepted, VLLM.tokens), (rounds, drafted, accepted, tokens),
                     strict=True))  # fmt: skip
+
+
+def backend_with_totals(rounds: float, drafted: float, accepted: float) -> VllmBackend:
+    """Return a vLLM pool whose totals gained this much in 100 tokens."""
+    pool = VllmBackend(Target("pool", "http://127.0.0.1:9", "m", (Arm("pool", "eagle", 4),), secret=b"s"))
+    pool.look(look(0, 0, 0, 0))
+    pool.look(look(rounds, drafted, accepted, 100))
+    return pool
+
+
+@pytest.mark.parametrize(("tokens", "totals"), [(1, (56, 224, 44)), (2, (95, 380, 5)), (8, (95, 380, 5))])
+def test_short_answers_do_not_make_a_draft_that_holds_look_dead(tokens: int, totals: tuple[int, int, int]) -> None:
+    pool = backend_with_totals(*totals)
+    told = [pool._read({"usage": {"completion_tokens": tokens}}) for _ in range(1000)]
+    assert not pool.draft_watch.dead
+    specs = [spec for spec in told if spec is not None]
+    assert all(spec.accepted <= spec.drafted for spec in specs)
+    assert sum(spec.accepted for spec in specs) == pytest.approx(totals[2] * 10 * tokens if tokens > 1 else 0, abs=1)
+
+
+def test_short_answers_show_a_draft_that_died() -> None:
+    pool = backend_with_totals(100, 400, 0)
+    for _ in range(100):
+        pool._read({"usage": {"completion_tokens": 8}})
+    assert pool.draft_watch.dead
 
 
 def test_a_response_gets_its_share_of_the_totals() -> None:
