@@ -44,7 +44,7 @@ class CounterShare:
         self._last: tuple[float, float, float, float] | None = None
         self._gains = (0.0, 0.0, 0.0, 0.0)
         self._owed = 0.0
-        """Accepted tokens not given to a response yet: small shares all rounded to none would look like a dead draft."""
+        """Accepted tokens not given to a response yet: small shares rounded to none would look like a dead draft."""
 
     def look(self, samples: Mapping[str, float]) -> None:
         """Take a page's samples. A counter that fell means a new process: what was known is forgotten."""

@@ -80,7 +80,7 @@ class HttpBackend:
         if self.healthy and self.epoch != self._served_epoch:  # a probe on its way has not told all yet
             self._warm_ups = WARM_UPS if self._served_epoch else 0  # the first epoch seen is not a restart
             self._served_epoch = self.epoch
-            self.draft_watch.answers = self.draft_watch.tokens = 0
+            self.draft_watch.answers = self.draft_watch.rounds = 0
         return BackendState(
             name=self.name,
             kind=self.kind,

@@ -6,32 +6,38 @@ import random
 
 import pytest
 
-from gateway.backends.draft import ANSWERS, TOKENS, DraftWatch
+from gateway.backends.draft import ANSWERS, ROUNDS, DraftWatch
 from gateway.types import Spec
 
 
-def spec(drafted: int, accepted: int) -> Spec:
-    return Spec(rounds=drafted // 4, drafted=drafted, accepted=accepted, histogram=[])
+def spec(rounds: int, accepted: int) -> Spec:
+    return Spec(rounds=rounds, drafted=4 * rounds, accepted=accepted, histogram=[])
 
 
-@pytest.mark.parametrize("drafted", [1, 20, 100])
-def test_a_dead_draft_is_told_once(drafted: int) -> None:
+@pytest.mark.parametrize("rounds", [1, 20, 100])
+def test_a_dead_draft_is_told_once(rounds: int) -> None:
     watch = DraftWatch()
-    needed = max(ANSWERS, -(-TOKENS // drafted))
-    assert [watch.note(spec(drafted, 0)) for _ in range(needed + 5)].index(True) == needed - 1
-    assert f"none of {drafted * (needed + 5)} tokens" in watch.fault(wanted=True)
-    assert not watch.note(spec(4, 1))
+    needed = max(ANSWERS, -(-ROUNDS // rounds))
+    assert [watch.note(spec(rounds, 0)) for _ in range(needed + 5)].index(True) == needed - 1
+    assert f"in {rounds * (needed + 5)} rounds of {needed + 5} answers" in watch.fault(wanted=True)
+    assert not watch.note(spec(1, 1))
     assert watch.fault(wanted=True) == ""
+
+
+def test_an_answer_whose_rounds_are_not_told_counts_as_one() -> None:
+    watch = DraftWatch()
+    untold = Spec(rounds=0, drafted=40, accepted=0, histogram=[])
+    assert [watch.note(untold) for _ in range(ROUNDS)].index(True) == ROUNDS - 1
 
 
 def test_answers_without_a_draft_say_nothing() -> None:
     watch = DraftWatch()
-    assert not any(watch.note(spec(0, 0)) for _ in range(100))
+    assert not any(watch.note(spec(0, 0)) for _ in range(300))
 
 
-def test_a_poor_draft_is_not_dead() -> None:
+def test_a_draft_that_is_right_in_every_twentieth_round_is_not_dead() -> None:
     rng, watch = random.Random(3), DraftWatch()
-    dead = [watch.note(spec(40, sum(rng.random() < 0.05 for _ in range(40)))) for _ in range(5000)]
+    dead = [watch.note(spec(10, sum(rng.random() < 0.05 for _ in range(10)))) for _ in range(5000)]
     assert sum(dead) <= 2
 
 
