@@ -64,6 +64,12 @@ async def lock(connection: AsyncConnection) -> None:
         await connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
 
 
+async def hold_off(connection: AsyncConnection) -> None:
+    """Let nobody change packed rows until this transaction ends: what comes late would be lost, or counted twice."""
+    if connection.dialect.name == "postgresql":
+        await connection.execute(select(func.pg_advisory_xact_lock_shared(_LOCK)))
+
+
 async def wait_for_lock(connection: AsyncConnection) -> None:
     """Let only one process migrate at a time."""
     if connection.dialect.name == "postgresql":

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, String, Table, cast, delete, func, literal, select
+from sqlalchemy import ColumnElement, String, Table, cast, delete, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.db import maintenance, packing
@@ -75,7 +75,7 @@ class Subjects(Transactions):
         while batch := await self._erase_some(Request, subject):
             gone.requests += batch
             await asyncio.sleep(0)
-        if subject.key_id:
+        if subject.key_id and subject.key_id != ERASED:  # those are nobody's already
             gone.rollups = await self._disown(subject.key_id)
         target = f"key {subject.key_id}" if subject.key_id else "an end user"
         await self.audit(actor, "data.erase", target, msgspec.to_builtins(gone))
@@ -114,12 +114,14 @@ async def _move_minutes(connection: AsyncConnection, key_id: str) -> int:
         return 0
     mine = (table.key_id == key_id, table.minute.between(first, first + 59))
     names = ("minute", "cell_id", "draw", *SUMS)
-    mine_as_erased = select(literal(ERASED), *(getattr(table, name) for name in names)).where(*mine)
-    insert = insert_for(connection, table).from_select(["key_id", *names], mine_as_erased)
+    taken = delete(table).where(*mine).returning(*(getattr(table, name) for name in names))
+    rows = [{"key_id": ERASED, **dict(zip(names, row, strict=True))} for row in await connection.execute(taken)]
+    insert = insert_for(connection, table)
     added = {name: getattr(table, name) + insert.excluded[name] for name in SUMS}
     keys = ("minute", "cell_id", "key_id", "draw")
-    await connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=added))
-    return (await connection.execute(delete(table).where(*mine))).rowcount
+    if rows:
+        await connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=added), rows)
+    return len(rows)
 
 
 async def _move_packed(connection: AsyncConnection, key_id: str) -> int:

@@ -34,7 +34,7 @@ class Bar:
     verdict: str
     low: float | None = None
     high: float | None = None
-    """Ends of the interval of a, where there is one."""
+    """Ends of the gain's interval on the scale of a, where there is one."""
     told: str = ""
     """The same in words."""
 
@@ -101,7 +101,7 @@ def bar(task: TaskFigures | ArmFigures) -> Bar | None:
     low = high = None
     if task.gain and task.gain_low is not None and task.gain_high is not None:
         low, high = a * task.gain_low / task.gain, a * task.gain_high / task.gain
-        told += f"; 95 % interval of a {number(low)} to {number(high)}"
+        told += f"; the gain's 95 % interval, on the scale of a: {number(low)} to {number(high)}"
     scale = 92 / max(a, mark, high or 0.0, 1e-9)
     made = Bar(round(a * scale, 1), round(mark * scale, 1), "win" if a > mark else "lose", told=told)
     return (

@@ -36,6 +36,7 @@ JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 
 
 def upgrade() -> None:
+    _lock("activity_rollups", "latency_rollups")
     _create(
         "activity_minutes",
         [_whole("minute"), _cell("activity_minutes"), _word("key_id", 64), _whole("draw")],
@@ -68,6 +69,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    _lock("activity_minutes", "latency_minutes", "activity_packed", "latency_packed")
     late = [name for name in SUMS if "accelerator" in name]
     early = [name for name in SUMS if name not in late and name != "errors"]
     plain, drafted = early[:25], early[25:]
@@ -110,6 +112,12 @@ def downgrade() -> None:
             )  # fmt: skip
     for table in ("activity_packed", "latency_packed", "activity_minutes", "latency_minutes"):
         op.drop_table(table)
+
+
+def _lock(*tables: str) -> None:
+    """Let a gateway that still writes to these wait, so that nothing is added to what was read already."""
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute(f"LOCK TABLE {', '.join(tables)} IN ACCESS EXCLUSIVE MODE")
 
 
 def _old(name: str) -> str:
@@ -182,15 +190,17 @@ def _pack_latency(span: int, old: int, start: int, end: int) -> None:
 
 
 def _unpacked_sums(span: int, rows: Iterable[tuple]) -> None:
-    """Write rows (key, minute, cell, draw, sums) as they were."""
+    """Write rows (key, minute, cell, draw, sums) as they were: shares of the draw were not told apart."""
     names = ["span", "minute", "cell_id", "key_id", "state", *SUMS]
-    found = []
+    found: dict[tuple, list[int]] = {}
     for key_id, minute, cell, draw, *sums in rows:
         state = "holdout" if draw < 0 else "ok" if draw else "forced"
-        row = dict(zip(names, (span, minute, cell, key_id, state, *sums)))
+        place = (span, minute, cell, key_id, state)
+        found[place] = [one + more for one, more in zip(found.get(place, [0] * len(sums)), sums)]
+    made = [dict(zip(names, (*place, *sums))) for place, sums in found.items()]
+    for row in made:
         del row["errors"]
-        found.append(row)
-    _put("activity_rollups", *found)
+    _put("activity_rollups", *made)
 
 
 def _unpacked_latencies(rows: list[dict]) -> None:

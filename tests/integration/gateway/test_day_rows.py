@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
+import msgspec
+import pytest
 from sqlalchemy import text
 
-from gateway.db import Database, queries
+from gateway.db import Database, packing, queries
 from gateway.db.migrate import downgrade, upgrade
+from gateway.db.subjects import ERASED, Subject
 from tests.fixtures.records import make_record
 
 NOW = time.time() // 86400 * 86400 + 45_000
@@ -80,3 +84,73 @@ async def test_hours_of_an_older_schema_are_added_to_their_days_and_taken_out_ag
         assert sum(part.sums.requests for part in window.activity) == {6: 3, 9.5: 4, 30: 4}[days]
         assert {row.metric: row.histogram.count for row in window.latency}["tpot"] == {6: 3, 9.5: 4, 30: 4}[days]
     await database.aclose()
+
+
+async def test_shares_of_the_holdout_that_an_older_schema_does_not_tell_apart_are_added_up(database_url):
+    database = Database(database_url)
+    await database.migrate()
+    for at, age in ((NOW - 5 * 86400, "old"), (NOW, "new")):
+        made = [make_record(f"{age}-{share}", at=at) for share in (0.01, 0.05)]
+        for record, share in zip(made, (0.01, 0.05), strict=True):
+            record.decision = msgspec.structs.replace(record.decision, holdout=share)
+        await database.insert_records(made)
+    await database.maintain(now=NOW)
+    async with database._write() as connection:
+        await connection.run_sync(downgrade, "0006")
+        sums = await connection.execute(text("SELECT span, sum(requests) FROM activity_rollups GROUP BY span"))
+        assert dict(map(tuple, sums)) == {1: 2, 60: 2, 1440: 2}
+        await connection.run_sync(upgrade)
+    window = await database.window(NOW - 20 * 86400, NOW + 60)
+    assert sum(part.sums.requests for part in window.activity) == 4
+    await database.aclose()
+
+
+@pytest.mark.parametrize("late", [{}, {"task": "math"}], ids=["known cell", "new cell"])
+@pytest.mark.parametrize("step", ["add_sums", "add_histograms"])
+async def test_what_comes_while_its_hour_is_packed_is_counted_once(database_url, monkeypatch, step, late):
+    """A spool is replayed by one gateway while another one packs."""
+    database, other, now = Database(database_url), Database(database_url), time.time()
+    await database.migrate()
+    at = now // 3600 * 3600 - 2 * 3600 + 30
+    await database.insert_records([make_record("first", at=at, tpot_s=0.01)], writer="other")
+    add, coming = getattr(packing, step), []
+
+    async def slowly(*arguments):
+        if not coming:
+            record = make_record("late", at=at, tpot_s=0.01, **late)
+            coming.append(asyncio.create_task(other.insert_records([record], writer="other")))
+            await asyncio.sleep(0.5)
+        await add(*arguments)
+
+    monkeypatch.setattr(packing, step, slowly)
+    await database.maintain(now=now)
+    assert await coming[0] == 1
+    await database.maintain(now=now)
+    window = await database.window(now - 86400, now)
+    assert sum(part.sums.requests for part in window.activity) == 2
+    assert sum(row.histogram.count for row in window.latency if row.metric == "tpot") == 2
+    await database.aclose()
+    await other.aclose()
+
+
+async def test_erasing_an_application_in_use_loses_no_request_from_the_sums(database_url):
+    database, other, now = Database(database_url), Database(database_url), time.time()
+    await database.migrate()
+
+    async def use():
+        for number in range(60):
+            await other.insert_records([make_record(f"r{number}", at=now, key_id="busy")])
+
+    using = asyncio.create_task(use())
+    while not using.done():
+        await database.erase(Subject(key_id="busy"), actor="test")
+    await using
+    await database.erase(Subject(key_id="busy"), actor="test")
+    window = await database.window(now - 3600, now + 60)
+    assert {part.key_id: part.sums.requests for part in window.activity} == {ERASED: 60}
+    async with asyncio.timeout(20):  # what is nobody's already stays as it is
+        assert (await database.erase(Subject(key_id=ERASED), actor="test")).rollups == 0
+    again = await database.window(now - 3600, now + 60)
+    assert sum(part.sums.requests for part in again.activity) == 60
+    await database.aclose()
+    await other.aclose()

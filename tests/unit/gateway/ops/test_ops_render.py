@@ -114,7 +114,7 @@ def test_bar_marks_break_even_and_takes_a_side():
     assert wins.low < wins.fill < wins.high <= 100
     assert wins.mark < wins.low
     assert "break-even is" in wins.told
-    assert "95 % interval of a" in wins.told
+    assert "the gain's 95 % interval, on the scale of a" in wins.told
     assert loses.verdict == "lose"
     assert loses.fill < loses.mark <= 100
     assert render.bar(CHAT) is None
