@@ -25,7 +25,7 @@ class ArmSummary(msgspec.Struct):
     rounds: int
     a: float | None
     a_low: float | None
-    """95 % interval of a (from that of the gain)."""
+    """The 95 % interval of the gain, on the scale of a."""
     a_high: float | None
     z: float | None
     alpha: float | None
