@@ -124,7 +124,6 @@ class Exchange:
         self.request = request
         self.classification = classification
         self.overhead_s = 0.0
-        self.fallback = False
         self.conversation = conversation_of(request, service.secret)
         self.prompt_tokens = service.prompt_tokens(request)
         self.used_tokens = 0
@@ -222,24 +221,25 @@ class Exchange:
 
     async def _attempt(self) -> bytes:
         """Try the arm decided for."""
-        arm, request = self.decision.arm, self.request
-        state = self._states[arm.backend]
+        request, name = self.request, self.decision.arm.backend
+        state = self._states[name]
         self._tap = Tap() if self._retention is not None or self._audit is not None else None
+        self._relay = None
+        self.overhead_s = time.perf_counter() - request.arrived
+        self._upstream = await self._generation.backends[name].open(request, self.decision)
         self._relay = Relay(
             keep_usage=request.include_usage,
             keep_metrics=request.debug,
-            fingerprint=fingerprint_of(arm, state.draft, state.version),
+            fingerprint=fingerprint_of(self.decision.arm, state.draft, state.version),  # a pool may have gone plain
             tap=self._tap,
         )
-        self.overhead_s = time.perf_counter() - request.arrived
-        self._upstream = await self._generation.backends[arm.backend].open(request, self.decision)
         if request.stream:
             return await self.more()
         body = await self._upstream.read()
         try:
             return self._relay.answer(body)
         except ValueError as error:
-            raise BackendUnreachable(f"backend {arm.backend} sent no JSON object: {error}") from error
+            raise BackendUnreachable(f"backend {name} sent no JSON object: {error}") from error
 
     def _fall_back(self) -> bool:
         """Decide again without the backend that failed; False where no other is left."""
@@ -249,7 +249,6 @@ class Exchange:
             return False
         self._states = left
         self.decide(left)
-        self.fallback = True
         self.decision.state = "fallback"
         self.decision.reason = f"{self.decision.arm.path} {self.decision.arm}: fallback, {failed} failed"
         return True
@@ -305,7 +304,7 @@ class Exchange:
             status=status,
             error_code=error_code,
             overhead_s=self.overhead_s,
-            fallback=self.fallback,
+            fallback=self.decision.state == "fallback",
             conversation=self.conversation,
             secret=service.secret,
         )

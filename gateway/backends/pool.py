@@ -115,6 +115,8 @@ class ReplicaPool:
         Raises:
             UpstreamError: a replica refused the request, or all are overloaded.
             BackendUnreachable: none answered.
+
+        Where only a replica without its draft answers, the decision becomes a fallback to the plain arm.
         """
         failure: BackendUnreachable | UpstreamError = BackendUnreachable(f"no replica of {self.name} is up")
         place = _place_of(request)
@@ -134,7 +136,9 @@ class ReplicaPool:
                 failure = error
             else:
                 self._ejector.served(replica)
-                if not replica.warming:
+                if decision.arm.k and replica.draft_watch.speculates is False:
+                    _went_plain(decision, Arm(self.name))
+                elif not replica.warming:
                     upstream.on_spec = partial(self._compare, sent, upstream)
                 return upstream
         raise failure
@@ -184,6 +188,12 @@ class ReplicaPool:
                 max(0, load[replica] - idlest - SLACK),
             ),
         )
+
+
+def _went_plain(decision: Decision, plain: Arm) -> None:
+    """Note that a replica without a draft answered in place of one with: the speculative arm has not been taken."""
+    decision.arm, decision.state = plain, "fallback"
+    decision.reason = f"plain {plain}: fallback, the replica that answered does not speculate"
 
 
 def _place_of(request: GenerateRequest) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -178,6 +179,32 @@ async def test_the_idlest_replica_is_taken_when_the_own_one_is_busy(
     assert pool.in_flight == 0
     assert sorted((len(upstream.bodies), len(other_upstream.bodies))) in ([3, 5], [4, 4])
     await pool.aclose()
+
+
+async def overloaded(_: web.Request, __: dict[str, Any]) -> web.Response:
+    return web.json_response({"error": {"message": "later"}}, status=503)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_replica_without_its_draft_answers_as_a_fallback_to_the_plain_arm(
+    stream: bool, upstream: Scripted, other_upstream: Scripted, start_gateway: Start
+) -> None:
+    upstream.page = "vllm:generation_tokens_total 1\n"
+    other_upstream.page = upstream.page + "vllm:spec_decode_num_drafts_total 1\n"
+    text = policy(upstream.url, other_upstream.url).replace("[plain]", "[eagle-k3]").replace("openai", "vllm")
+    gateway = start_gateway(text)
+    wait_until(lambda: "does not speculate" in pool_state(gateway)["detail"])
+    said = []
+    for handler in (None, overloaded):
+        other_upstream.handler = handler
+        status, headers, raw = request("POST", f"{gateway.url}/v1/chat/completions", chat("x", stream=stream))
+        assert status == 200
+        found = re.search(rb'"system_fingerprint":"(.*?)"', raw)
+        said.append((headers["x-breakeven-path"], headers["x-breakeven-arm"], found and found[1]))
+    gateway.last(2)
+    assert [one[:2] for one in said] == [("speculative", "pool/eagle-k3"), ("plain", "pool/plain")]
+    assert said[0][2] != said[1][2]
+    assert [(record.fallback, record.arm.k) for record in gateway.records] == [(False, 3), (True, 0)]
 
 
 @pytest.mark.parametrize("up", [(True, True), (True, False), (False, False)])
