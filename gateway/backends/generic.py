@@ -69,6 +69,8 @@ class MeasuredBackend(GenericBackend):
         super().__init__(target)
         self._totals: Mapping[str, float] = {}
         self._told, self._start = "", ""
+        self._met = False
+        """Whether the process that answers has been identified; one that was down may be another afterwards."""
 
     @property
     def start_known(self) -> bool:
@@ -88,15 +90,18 @@ class MeasuredBackend(GenericBackend):
             told = headers.get(self.start_header, "") if started is None else f"{started:.0f}"
             self._load(samples, ours)
         except BackendUnreachable:
+            self._met = self._met and self.healthy
             return
         except UpstreamError:
-            if self.healthy:
+            if self.healthy and self._met:
                 return
         totals = {name: value for name, value in samples.items() if name.endswith("_total")}
         fell = any(value < self._totals.get(name, 0.0) for name, value in totals.items())
-        self._totals = totals
-        if fell or told != self._told or not self.healthy:
+        if fell or told != self._told or not (self.healthy and self._met):
+            self._met = False  # until it has been: a document may fail to come
             await self._meet(told, samples, fell=fell)
+            self._met = True
+        self._totals = totals
         self.look(samples)
 
     def _load(self, samples: Mapping[str, float], ours: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from gateway.backends.llamacpp import LlamaCppBackend
 from gateway.backends.sglang import SglangBackend
 from gateway.backends.vllm import VllmBackend
 from gateway.epochs import epoch_of, kind_of
+from gateway.errors import BackendUnreachable
 from gateway.types import Arm
 
 NAMES = {
@@ -32,8 +34,12 @@ class Engine:
     page: str | None = None
     documents: dict[str, Any] = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
+    lost: str = ""
+    """Path of which no answer comes."""
 
     async def answer(self, request: web.Request) -> web.Response:
+        if request.path == self.lost and request.transport is not None:
+            request.transport.close()
         if request.path == "/metrics" and self.page is not None:
             return web.Response(text=self.page, headers=self.headers)
         found = {"/v1/models": {"data": [{"id": "m", "max_model_len": 64}]}, **self.documents}.get(request.path)
@@ -109,6 +115,34 @@ async def test_sglang_tells_its_start_by_its_seed_once_its_totals_fall() -> None
         assert (second.rpartition(".")[2], kind_of(second) == kind_of(first)) == ("12", False)
         assert backend.state().arms == (Arm("pool"),)
         assert "does not speculate" in backend.state().detail
+
+
+SPECULATES = {"version": "0.5.23", "speculative_algorithm": "EAGLE3"}
+PLAIN = {"version": "0.5.23", "speculative_algorithm": None}
+
+
+@pytest.mark.parametrize("page", ["sglang:generation_tokens_total 70\n", None])
+async def test_a_server_whose_first_page_did_not_come_is_met_at_the_next_look(page: str | None) -> None:
+    engine = Engine(page, {"/get_server_info": {**SPECULATES, "random_seed": 11}}, lost="/metrics")
+    async with watched(SglangBackend, engine, Arm("pool", "eagle", 3)) as (_, look):
+        await look()
+        engine.lost = ""
+        assert (await look()).rpartition(".")[2] == "11"
+
+
+@pytest.mark.parametrize("lost", ["/metrics", "/get_server_info"])
+async def test_a_restart_during_which_a_document_did_not_come_is_not_forgotten(lost: str) -> None:
+    engine = Engine("sglang:generation_tokens_total 70\n", {"/get_server_info": {**SPECULATES, "random_seed": 11}})
+    async with watched(SglangBackend, engine, Arm("pool", "eagle", 3)) as (backend, look):
+        await look()
+        engine.page = "sglang:generation_tokens_total 3\n"
+        engine.documents["/get_server_info"] = {**PLAIN, "random_seed": 12}
+        engine.lost, backend.healthy = lost, lost != "/metrics"  # which comes late of a server that was down
+        with contextlib.suppress(BackendUnreachable):
+            await look()
+        engine.page, engine.lost = "sglang:generation_tokens_total 90\n", ""
+        assert (await look()).rpartition(".")[2] == "12"
+        assert backend.state().arms == (Arm("pool"),)
 
 
 @pytest.mark.parametrize("marker", ["", "<__media_a__>"])
