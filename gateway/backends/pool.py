@@ -185,6 +185,7 @@ class ReplicaPool:
             up,
             key=lambda replica: (
                 self._ejector.out(replica) or arm not in replica.served_arms,
+                self._ejector.out(replica),  # where none has the arm, as of one that only the client named
                 max(0, load[replica] - idlest - SLACK),
             ),
         )

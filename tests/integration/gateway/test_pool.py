@@ -207,6 +207,16 @@ def test_a_replica_without_its_draft_answers_as_a_fallback_to_the_plain_arm(
     assert [(record.fallback, record.arm.k) for record in gateway.records] == [(False, 3), (True, 0)]
 
 
+def test_a_replica_left_out_is_the_last_even_where_none_has_the_arm() -> None:
+    replicas = [GenericBackend(Target("pool", f"http://127.0.0.1:{number}")) for number in (1, 2)]
+    pool = ReplicaPool("pool", replicas)
+    for replica in replicas:
+        replica.healthy = True
+    pool._ejector.lags(replicas[0])
+    for number in range(50):
+        assert pool._in_order(str(number), Arm("pool", "ngram", 3)) == replicas[::-1]
+
+
 @pytest.mark.parametrize("up", [(True, True), (True, False), (False, False)])
 def test_the_state_of_a_pool(up: tuple[bool, bool]) -> None:
     replicas = [GenericBackend(Target("pool", f"http://127.0.0.1:{number}")) for number in (1, 2)]
