@@ -69,9 +69,10 @@ class ReplicaPool:
         return sum(untold) if untold else None
 
     def hear_load(self, others: int) -> None:
-        """Take the other gateways' requests in flight: an equal share for each replica."""
-        for replica in self._replicas:
-            replica.hear_load(-(-others // len(self._replicas)))
+        """Take the other gateways' requests in flight: an equal share for each replica that tells no load itself."""
+        silent = [replica for replica in self._replicas if replica.untold_load() is not None]
+        for replica in silent:
+            replica.hear_load(-(-others // len(silent)))
 
     def state(self) -> BackendState:
         """Return the state of the pool: healthy while one replica is, load per replica, arms that all of them serve.

@@ -260,7 +260,8 @@ def make_key():
 
 async def test_load_that_a_server_does_not_tell_is_heard_from_the_other_gateways(redis_url):
     silent = [GenericBackend(Target("pool", "http://127.0.0.1:9")) for _ in range(2)]
-    pools = [ReplicaPool("pool", [one, GenericBackend(Target("pool", "http://127.0.0.1:8"))]) for one in silent]
+    others = [GenericBackend(Target("pool", "http://127.0.0.1:8")) for _ in range(2)]
+    pools = [ReplicaPool("pool", [one, other]) for one, other in zip(silent, others, strict=True)]
     stores = [StatsStore(redis_url) for _ in pools]
     gateways = [
         Refresher(backends=lambda pool=pool: {"pool": pool}, store=store)
@@ -276,6 +277,7 @@ async def test_load_that_a_server_does_not_tell_is_heard_from_the_other_gateways
         silent[1].tells_load, silent[1].running_seen = True, 9
         await gateways[1].share_loads()
         assert silent[1].running_seen == 9
+        assert [replica.running_seen for replica in others] == [0, 4]  # all of it, as the only one that tells none
     finally:
         for store in stores:
             await store.aclose()
