@@ -125,7 +125,7 @@ class Comparison:
         return [(replica, what) for what, is_worse in worse.items() if self._bet(replica, what, worse=is_worse)]
 
     def _bet(self, replica: int, on: str, *, worse: bool) -> bool:
-        """Return whether the capital has reached the limit; it is never below 1, so that a late change counts."""
+        """Return whether the capital has reached the limit; kept from 1 up to there, so that a late change counts."""
         capital = max(1.0, self._capital.get((replica, on), 1.0)) * (1 + STAKE if worse else 1 - STAKE)
-        self._capital[replica, on] = capital
+        self._capital[replica, on] = min(capital, LIMIT)
         return capital >= LIMIT

@@ -118,6 +118,15 @@ def test_a_new_process_begins_anew() -> None:
         assert answer(comparison, 0, 2 * number + 1, pace=9.0, accepted=90, epoch=epoch) == []
 
 
+def test_a_replica_that_is_well_again_is_not_named_for_what_was() -> None:
+    comparison = Comparison(Clock())
+    for number in range(3000):  # named, but not left out: others are
+        answer(comparison, 1, 2 * number, pace=1.0, accepted=90)
+        answer(comparison, 0, 2 * number + 1, pace=9.0, accepted=90)
+    answer(comparison, 1, 6000, pace=1.0, accepted=90)
+    assert answer(comparison, 0, 6001, pace=1.0, accepted=90) == []
+
+
 @pytest.mark.parametrize("payload", [{}, {"usage": None}, {"usage": {"completion_tokens": 3}}])
 def test_answers_that_tell_too_little(payload: dict[str, Any]) -> None:
     assert Sent(0, "e", 5, ARM, 1).answered(1.0, payload, None, streamed=False) is None
