@@ -114,7 +114,7 @@ async def _compare(
 
 def _note_acceptance(answer: Answer, result: PairResult) -> None:
     spec = answer.spec
-    if spec is None:
+    if spec is None or (not (spec.rounds or spec.drafted) and spec.undrafted is None):  # a time at most
         result.acceptance = result.acceptance or "none"
         return
     kind = "reported" if not spec.estimated else "estimated" if spec.rounds else "tokens only"
