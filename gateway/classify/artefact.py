@@ -34,8 +34,8 @@ class Header(msgspec.Struct):
     """Chosen when training; shown by `inspect` and named by policies through the file."""
     taxonomy: Taxonomy
     temperature: float
-    step: float
-    """Weights of the text model are whole multiples of it."""
+    step: float = 0.0
+    """Weights of the text model are whole multiples of it. 0: made by an older version, which had none."""
     format: int = FORMAT
     cues: tuple[str, ...] = CUES
     training: dict[str, Any] = {}
@@ -108,7 +108,7 @@ def load_artefact(path: Path) -> Artefact:
     except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, msgspec.MsgspecError) as error:
         expected = "expected a file that `breakeven classifier train` wrote"
         raise ArtefactError(f"{path}: not a classifier artefact; {expected}") from error
-    if header.format != FORMAT or header.cues != CUES:
+    if header.format != FORMAT or header.cues != CUES or not header.step:
         raise ArtefactError(f"{path}: made for another version; run `breakeven classifier train` again")
     tasks = len(check_taxonomy(header.taxonomy, str(path)).tasks)
     _check_shapes(path, raw, tasks)

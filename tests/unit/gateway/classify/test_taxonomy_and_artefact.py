@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -40,6 +41,16 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
         load_artefact(text)
     with pytest.raises(ArtefactError, match="not a classifier artefact"):
         load_artefact(tmp_path / "missing.npz")
+
+
+@pytest.mark.parametrize("header", [{"format": 2}, {"format": 3}])
+def test_files_of_an_older_version_are_told_from_foreign_ones(tmp_path, header):
+    known = msgspec.to_builtins(load_artefact(DEFAULT).header)
+    del known["step"]
+    raw = np.frombuffer(msgspec.json.encode({**known, **header}), dtype=np.uint8)
+    np.savez(tmp_path / "old.npz", header=raw, hash=np.array("x"))
+    with pytest.raises(ArtefactError, match="another version; run `breakeven classifier train` again"):
+        load_artefact(tmp_path / "old.npz")
 
 
 def test_pickles_are_never_read(tmp_path):
