@@ -34,4 +34,5 @@ def attend(query: torch.Tensor, past: list[tuple[torch.Tensor, torch.Tensor]]) -
 
 def _shift(x: torch.Tensor, by: int) -> torch.Tensor:
     """Move [rows, heads, length, dim] `by` positions later."""
+    by = min(by, x.shape[-2])
     return functional.pad(x[..., : x.shape[-2] - by, :], (0, 0, by, 0)) if by else x

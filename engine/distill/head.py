@@ -180,7 +180,8 @@ class FeatureHead(nn.Module):
         t − s + 1; the first s − 1 from `start` on are void.
         """
         for step, (logits, _) in enumerate(self._chain(tokens, features, count, start, None)):
-            yield functional.pad(logits.view(len(tokens), -1, logits.shape[-1]), (0, 0, step, 0))
+            void = min(step, tokens.shape[1] - start)
+            yield functional.pad(logits.view(len(tokens), -1, logits.shape[-1]), (0, 0, void, 0))
 
     def _chain(
         self,

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from engine.distill import acceptance, standalone
 from engine.distill import train as training
 from engine.distill.acceptance import DraftJudge, HeadJudge, ngram_chances
+from engine.distill.chosen import held_out
 from engine.distill.corpus import Corpus, Text
 from engine.distill.generate import Generator, Wish, recipe_of
 from engine.distill.head import FeatureHead
@@ -234,6 +235,20 @@ def test_judged_rounds_are_the_engines_own(corpus: Corpus, target: LoadedModel, 
         assert expected.emitted - expected.rounds == sum(one.num_accepted_draft_tokens for one in own)
         assert expected.zero == sum(one.acceptance_histogram[0] for one in own if one.acceptance_histogram)
         assert expected.drafted == sum(one.num_draft_tokens for one in own)
+
+
+def test_answers_of_one_and_two_tokens_are_judged_too(corpus: Corpus, target: LoadedModel, tmp_path: Path) -> None:
+    short = Corpus(tmp_path / "short", corpus.recipe)
+    for more in (1, 2):
+        text = cut_off(corpus)[more]
+        total = text.entry.prompt + more
+        entry = replace_entry(text.entry, task=f"of {more}", split="choose", total=total)
+        short.add([replace(text, entry=entry, tokens=text.tokens[:total], features=text.features[: total - 1])])
+    vocab = torch.arange(target.vocab_size)
+    head = make_head(target, Lessons([corpus], "train"), corpus.recipe.taps, vocab, fit=True, seed=1)
+    told = held_out(head, Lessons([short], "choose"), vocab)
+    assert 1.0 <= told["of 1"] <= 2.0
+    assert 1.0 <= told["of 2"] <= 3.0
 
 
 def test_figures_and_gain() -> None:
