@@ -88,11 +88,12 @@ def flight_at(  # noqa: PLR0917 - what is known, of what and where
     `parent` holds all tasks of the backend, or the task of an application; it weighs `lean` trials.
     """
     longest = max(lengths, default=0)
-    base = pile.memo.get("flight") if pile else None
+    given = ("flight", setting.tuning, lean)  # rules of one half-life share piles
+    base = pile.memo.get(given) if pile else None
     if not isinstance(base, Flight):
         base = flight_of(pile, parent, longest, setting.tuning, lean)
         if pile is not None:
-            pile.memo["flight"] = base
+            pile.memo[given] = base
     flight = copy(base)
     flight.method = method
     flight.costs, flight.ratios, flight.gains, flight.best_gains, flight.mean_gains = {}, {}, {}, {}, {}

@@ -96,7 +96,7 @@ class Pile:
         self.by_length: dict[int, Vector] = {}
         self._revealed: dict[int, Vector] = {}
         self._requests: float | None = None
-        self.memo: dict[str, object] = {}
+        self.memo: dict[object, object] = {}
         """What others have worked out of it; emptied when it changes."""
 
     def add(self, ran_at: int, vector: Vector, weight: float = 1.0) -> None:

@@ -129,3 +129,11 @@ def test_what_is_observed_reaches_every_view():
     buckets = [Bucket(int(NOW // 60), key, counters) for key, counters in observe(made)]
     snapshot = seen(buckets, wanted)
     assert snapshot.under(wanted).nodes.keys() == snapshot.nodes.keys()
+
+
+def test_each_view_of_one_half_life_calls_a_loss_by_its_own_minimum():
+    own = BreakEven(min_requests=1)
+    snapshot = seen(requests(0.1, 3), own)
+    key = next(iter(snapshot.nodes))
+    sure = [view.nodes[key].flights["ngram"].sure for view in (snapshot, snapshot.under(own))]
+    assert sure == [False, True]
