@@ -48,7 +48,7 @@ def label(task: str, application: str) -> str:
 
 def parent_of(task: str) -> str:
     """Return the task of an application's label, empty where it is no label."""
-    before, mark, _ = task.rpartition(MARK)
+    before, mark, _ = task.partition(MARK)
     return before if mark else ""
 
 
