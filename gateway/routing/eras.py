@@ -114,13 +114,13 @@ class Eras:
         taken: dict[tuple[int, CellKey], dict[str, int]] = {}
         news: dict[Scope, list[News]] = {}
         for bucket in buckets:
-            if bucket.minute >= newest and bucket.key.k > 0 and not parent_of(bucket.key.task):
+            if bucket.minute >= newest and bucket.key.k > 0:
                 place = (bucket.minute, bucket.key)
                 before = self.taken.get(place, {})
                 taken[place] = bucket.counters
                 if before is bucket.counters:
                     continue
-                scope = (bucket.key.backend, bucket.key.method, bucket.key.task)
+                scope = (bucket.key.backend, bucket.key.method, parent_of(bucket.key.task) or bucket.key.task)
                 news.setdefault(scope, []).append((bucket.key, bucket.counters, before))
         self.taken = taken
         for scope, increments in news.items():
@@ -143,6 +143,8 @@ class Eras:
     ) -> None:
         moments: dict[int, Moments] = {}
         for key, counters, before in increments:
+            if parent_of(key.task):
+                continue  # the same requests as the task's own
             n, s, ss = (counters.get(name, 0) - before.get(name, 0) for name in ("sn", "s", "ss"))
             known = moments.get(key.k, (0.0, 0.0, 0.0))
             moments[key.k] = (known[0] + n, known[1] + s, known[2] + ss)
