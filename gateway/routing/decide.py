@@ -15,7 +15,7 @@ from gateway.policy.schema import Rule
 from gateway.routing import reasons
 from gateway.routing.alarm import alarming
 from gateway.routing.choose import Choice, choose, holdout_of
-from gateway.routing.options import Ask, Option, forced_by, guarded, load_of, servable
+from gateway.routing.options import Ask, Option, forced_by, guarded, load_of, servable, shown_at
 from gateway.routing.snapshot import Snapshot
 from gateway.routing.weigh import Weighed, weigh
 from gateway.types import PLAIN, Arm, BackendState, Classification, Decision, GenerateRequest
@@ -65,7 +65,8 @@ def decide(
     if vetoes and state in ("ok", "no_data", "policy") and len({o.arm.path for o in weighed.options}) == 1:
         state, text = "veto", f"veto {vetoes[0]}; {text}"
     told = _told(choice, weighed)
-    chosen.node.alarm_at = rule.zero_accept_alarm
+    shown = view.nodes.get(shown_at(chosen.place, ask.task), chosen.node)
+    chosen.node.alarm_at = shown.alarm_at = rule.zero_accept_alarm
     busy = backends[chosen.arm.backend]
     return Decision(
         arm=chosen.arm,

@@ -128,7 +128,7 @@ def options_of(ask: Ask, arms: Sequence[Arm]) -> list[Option]:
         place = (arm.backend, task, *bands, load_band(load_of(state)))
         node = ask.snapshot.node(place)
         if ask.snapshot.views or ask.snapshot.thresholds:
-            ask.snapshot.asked[place] = ask.snapshot.thresholds
+            note_asked(ask, place)
         if state.adaptive:
             ask.snapshot.controlled.add(arm.backend)
         estimate = node.evidence.find((arm.method, arm.k)) or Estimate((arm.method, arm.k))
@@ -137,6 +137,17 @@ def options_of(ask: Ask, arms: Sequence[Arm]) -> list[Option]:
         seconds = estimate.r * plain_s if known and plain_s is not None else None
         options.append(Option(arm, state, place, node, estimate, seconds))
     return options
+
+
+def note_asked(ask: Ask, place: NodeKey) -> None:
+    """Note by which view such requests are decided, where they are shown as well."""
+    for where in (place, shown_at(place, ask.task)):
+        ask.snapshot.asked[where] = ask.snapshot.thresholds
+
+
+def shown_at(place: NodeKey, task: str) -> NodeKey:
+    """Return the place whose row shows what is decided at `place`: applications have none of their own."""
+    return (place[0], task, *place[2:])
 
 
 def load_of(state: BackendState) -> int:

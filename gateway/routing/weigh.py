@@ -14,7 +14,7 @@ from gateway.bands import context_band, load_band, temperature_band
 from gateway.policy.schema import BreakEven, Rule
 from gateway.routing.estimates import PLAIN_KEY
 from gateway.routing.flight import Flight
-from gateway.routing.options import Ask, Option, load_of, options_of
+from gateway.routing.options import Ask, Option, load_of, note_asked, options_of
 from gateway.routing.shown import Shown, shown_for
 from gateway.routing.tuning import Tuning
 from gateway.types import Arm
@@ -60,7 +60,7 @@ def weigh(ask: Ask, arms: Sequence[Arm], *, forced: bool) -> Weighed:
         found = snapshot.weighed[key] = _weigh(ask, arms, forced=forced)
     elif snapshot.views or snapshot.thresholds:
         for option in found.options:
-            snapshot.asked[option.place] = snapshot.thresholds
+            note_asked(ask, option.place)
     return found
 
 
