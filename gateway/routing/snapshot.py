@@ -212,6 +212,9 @@ def build_snapshot(
             view.book, view.eras, view.finer = same.book, same.eras, same.finer
         _fill(view, before, most)
         snapshot.views[wanted] = view
+    for key in list(snapshot.asked):  # decisions may be adding to it
+        if not any(key in view.nodes for view in (snapshot, *snapshot.views.values())):
+            snapshot.asked.pop(key, None)
     return snapshot
 
 
@@ -299,10 +302,13 @@ def make_node(
 def _fill(snapshot: Snapshot, previous: Snapshot | None, most: int) -> None:
     old = previous.nodes if previous else {}
     elapsed = max(0.0, snapshot.made_at - previous.made_at) if previous else 0.0
-    wanted: set[NodeKey] = {key for key in old if key[0] in snapshot.offered}
-    for kind, loads in snapshot.book.loads.items():
+    loads = snapshot.book.loads
+    wanted: set[NodeKey] = {
+        key for key in old if key[0] in snapshot.offered and (key[:4] in loads or not parent_of(key[1]))
+    }
+    for kind, bands in loads.items():
         if not parent_of(kind[1]) or kind[:2] in snapshot.finer:
-            wanted.update((*kind, load) for load in loads)
+            wanted.update((*kind, band) for band in bands)
     made, signatures = 0, _Signatures(snapshot)
     for key in sorted(wanted, key=lambda key: _turn(old.get(key))):
         before = old.get(key)
