@@ -55,7 +55,7 @@ class Lessons:
             if text.entry.split == split and text.entry.total > max(2, text.entry.prompt)
         ]
         if not self.items:
-            raise DistillError(f"the data has no {split} texts yet: run `breakeven distill generate` for longer")
+            raise DistillError(f"the data has no {split} texts yet: {_remedy(corpora, split)}")
 
     @property
     def answer_tokens(self) -> int:
@@ -98,6 +98,13 @@ class Lessons:
     def one(self, item: Text, places: torch.Tensor) -> Batch:
         """A batch of one text."""
         return _batch([item], places, self._width)
+
+
+def _remedy(corpora: Sequence[Corpus], split: Split) -> str:
+    """What to do for texts of a split that are missing: generation makes those to train on last."""
+    if split != "train" and any(entry.split == "train" for corpus in corpora for entry in corpus.entries()):
+        return "`breakeven distill generate` makes them before others, so give it more prompts or a new --work"
+    return "run `breakeven distill generate` for longer"
 
 
 class Batches:

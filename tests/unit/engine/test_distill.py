@@ -303,6 +303,11 @@ def test_what_cannot_be_used_is_named(tmp_path: Path, target: LoadedModel, corpu
     empty.add([replace(text, entry=replace_entry(text.entry, temperature=0.8)) for text in texts_of(corpus)])
     with pytest.raises(DistillError, match="no greedy answers to choose"):
         Trainer(target, [empty], tmp_path, SETTINGS)
+    older = Corpus(tmp_path / "older", recipe_of(target, max_tokens=20, seed=1))
+    splits = {"train": "train", "choose": "held-out"}  # before weights were chosen by texts of their own
+    older.add([replace(one, entry=replace_entry(one.entry, split=splits[one.entry.split])) for one in texts_of(corpus)])
+    with pytest.raises(DistillError, match=r"no choose texts yet: .* more prompts or a new --work"):
+        Trainer(target, [older], tmp_path, SETTINGS)
     save_file({"a": torch.ones(1)}, tmp_path / "x.safetensors")
     with pytest.raises(DistillError, match="not a standalone draft"):
         standalone.read_standalone(tmp_path / "x.safetensors", target)
