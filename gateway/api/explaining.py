@@ -10,6 +10,7 @@ import msgspec
 
 from gateway.api.schemas import ChatRequest, check, decode_object
 from gateway.api.wishes import visible_headers
+from gateway.applications import application_of
 from gateway.errors import InvalidRequest
 from gateway.types import Endpoint, GenerateRequest, Identity, PathWish
 
@@ -63,6 +64,7 @@ def request_to_explain(raw: bytes, around: Circumstances) -> tuple[GenerateReque
         headers=visible_headers(headers),
         raw=raw,
     )
+    request.application = application_of(request)
     tokens = around.prompt_tokens if around.prompt_tokens is not None else 1 + len(raw) // 4
     return request, tokens
 

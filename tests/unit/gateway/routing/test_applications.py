@@ -10,6 +10,9 @@ import msgspec
 import pytest
 
 from benchmarks.routing_applications import measure
+from gateway.api.explaining import Circumstances, request_to_explain
+from gateway.explain import explain
+from gateway.policy import parse_policy
 from gateway.policy.schema import BreakEven, Rule
 from gateway.routing import Bucket, Snapshot, build_snapshot, decide, summarize, thresholds_of
 from gateway.routing.applications import label, parent_of
@@ -124,6 +127,20 @@ def test_applications_are_told_apart_again_after_a_change() -> None:
 
 def test_the_name_of_an_application_may_hold_anything() -> None:
     assert parent_of(label("chat", "a@x")) == "chat"
+
+
+def test_an_explanation_goes_by_the_application_of_key_and_system_prompt() -> None:
+    policy = parse_policy("version: 1\nrules: [{name: any}]\n", "p", env={})
+    states = {"engine": backend()}
+    bodies = {
+        who: b'{"model": "m", "messages": [{"role": "system", "content": "%s"}, {"role": "user", "content": "hi"}],'
+        b' "temperature": 0}' % who.encode()
+        for who in ("keen", "dull")
+    }
+    asked = {who: request_to_explain(body, Circumstances(key="k"))[0] for who, body in bodies.items()}
+    snapshot = seen(made({asked["keen"].application: 0.9, asked["dull"].application: 0.02}))
+    paths = {who: explain(policy, one, task(), snapshot, states, prompt_tokens=50).path for who, one in asked.items()}
+    assert paths == {"keen": "speculative", "dull": "plain"}
 
 
 @pytest.mark.slow
