@@ -212,10 +212,15 @@ def build_snapshot(
             view.book, view.eras, view.finer = same.book, same.eras, same.finer
         _fill(view, before, most)
         snapshot.views[wanted] = view
+    _forget_asked(snapshot)
+    return snapshot
+
+
+def _forget_asked(snapshot: Snapshot) -> None:
+    """Drop by which thresholds nodes were asked that no view has any more."""
     for key in list(snapshot.asked):  # decisions may be adding to it
         if not any(key in view.nodes for view in (snapshot, *snapshot.views.values())):
             snapshot.asked.pop(key, None)
-    return snapshot
 
 
 def _count(
