@@ -176,15 +176,7 @@ def build_snapshot(
     buckets = list(buckets)
     current = dict(_newest_epochs(buckets))
     current.update(epochs or {})
-    live = [bucket for bucket in buckets if current.get(bucket.key.backend) == bucket.key.epoch]
-    kinds = {backend: kind_of(epoch) for backend, epoch in current.items()}
-    lent = [
-        bucket
-        for bucket in buckets
-        if kinds.get(bucket.key.backend)
-        and kind_of(bucket.key.epoch) == kinds[bucket.key.backend]
-        and bucket.key.epoch != current[bucket.key.backend]
-    ]
+    live, lent = _living(buckets, current)
     offered = _offered(live, costs, arms)
     views = {name: _view(name, table, previous) for name, table in costs.items() if table.cells}
     snapshot = Snapshot(
@@ -214,6 +206,20 @@ def build_snapshot(
         snapshot.views[wanted] = view
     _forget_asked(snapshot)
     return snapshot
+
+
+def _living(buckets: Sequence[Bucket], current: Mapping[str, str]) -> tuple[list[Bucket], list[Bucket]]:
+    """Return the buckets of the present epochs, and those of earlier processes of the same kind."""
+    kinds = {backend: kind_of(epoch) for backend, epoch in current.items()}
+    live = [bucket for bucket in buckets if current.get(bucket.key.backend) == bucket.key.epoch]
+    lent = [
+        bucket
+        for bucket in buckets
+        if kinds.get(bucket.key.backend)
+        and kind_of(bucket.key.epoch) == kinds[bucket.key.backend]
+        and bucket.key.epoch != current[bucket.key.backend]
+    ]
+    return live, lent
 
 
 def _forget_asked(snapshot: Snapshot) -> None:
