@@ -70,12 +70,12 @@ def test_a_replica_killed_in_mid_load_fails_only_what_had_begun(start_gateway: S
 
 
 def test_a_replica_whose_draft_died_is_left_out(start_gateway: Start, tmp_path: Path) -> None:
-    drafting = ["--draft-length", "4", "--draft"]
+    drafting = ["--draft-length", "1", "--draft"]
     with two_replicas(
-        start_gateway, "draft_model-k4", [*drafting, str(GGUF)], [*drafting, str(dead_draft(tmp_path))]
+        start_gateway, "draft_model-k1", [*drafting, str(GGUF)], [*drafting, str(dead_draft(tmp_path))]
     ) as (gateway, _one, (dying, _)):
-        for number in range(60):
-            assert send(gateway, number, 8, stream=number % 2 > 0)[0] == 200
+        for number in range(80):
+            assert send(gateway, number, 20, stream=number % 2 > 0)[0] == 200
             if "left out" in pool(gateway)["detail"]:
                 break
         assert f"left out for a dead draft: {dying}" in pool(gateway)["detail"]
