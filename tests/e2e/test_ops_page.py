@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.request
 from urllib.parse import urlsplit
 
 import pytest
+from playwright.sync_api import expect
 
 SENT = {"code": {"plain": 3, "speculative": 2}, "translation": {"plain": 1}, "creative": {"speculative": 4}}
 
@@ -136,7 +138,7 @@ def test_it_shows_what_was_sent_and_what_was_decided(watch, served, sent, tmp_pa
 
 def test_charts_show_what_was_sent_and_say_it_as_tables(watch, sent):
     page = watch(viewport={"width": 1280, "height": 900})
-    page.wait_for_function("document.getElementById('charts').dataset.drawn >= 1")
+    expect(page.locator("#charts")).to_have_attribute("data-drawn", re.compile("^[1-9]"), timeout=30_000)
     charts = {figure.get_attribute("data-chart") for figure in page.locator("#charts figure").all()}
     assert charts == {"requests", "tokens", "tpot", "ttft", "a", "z"}
     assert page.locator("#charts canvas").count() == 6
@@ -166,14 +168,11 @@ def test_the_other_pages_and_their_way_back(watch, served, sent):
 
 def test_it_is_live(watch, served):
     page = watch()
-    page.wait_for_function("document.getElementById('live-state').textContent.startsWith('live')")
+    expect(page.locator("#live-state")).to_have_text(re.compile("^live"), timeout=30_000)
     before = int(field(page, "translation", "requests"))
     post(served, "translation", "plain")
-    page.wait_for_function(
-        "n => document.querySelector('[data-task=translation] [data-field=requests]').textContent === String(n)",
-        arg=before + 1,
-        timeout=20_000,
-    )
+    count = page.locator("[data-task=translation] [data-field=requests]")
+    expect(count).to_have_text(str(before + 1), timeout=20_000)
     assert int(page.evaluate("document.body.dataset.updates")) >= 1
 
 
