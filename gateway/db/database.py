@@ -87,7 +87,8 @@ class Database(SwitchLog, PolicyVersions, Replays, StoredTexts, Audits, Reads, S
             if len(self._cells) > _KNOWN_CELLS:
                 self._cells.clear()
             self._cells |= numbers
-        late = any(record.at // 3600 < time.time() // 3600 for record in records)
+        hour = time.time() // 3600
+        late = any(record.at // 3600 < hour for record in records)
         async with self._write() as connection:
             if late:  # their hour may be packed at any time
                 await maintenance.hold_off(connection)

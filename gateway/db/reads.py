@@ -17,12 +17,12 @@ from sqlalchemy import select
 from gateway.db import queries, windows
 from gateway.db.models import CELL_COLUMNS, DAY, HOUR, MINUTE, Cell, DecisionChange
 from gateway.db.packed import Ints, code_of, code_parts, sum_by
-from gateway.db.sums import ActivityKey, ActivityTable
+from gateway.db.sums import ActivityKey, ActivityTable, sum_groups
 from gateway.db.transactions import Transactions
 from gateway.db.types import utc
-from gateway.db.window import ActivityPoint, Latencies, Window
+from gateway.db.window import ActivityPoint, Latencies, Window, arm_of
 from gateway.histogram import METRICS, LatencyCell, Metric
-from gateway.types import Arm, CellKey
+from gateway.types import CellKey
 
 _BUCKET_BITS = 11
 _CELL_BITS = 26
@@ -151,15 +151,9 @@ def _by_step(rows: queries.Rows, step: int, names: Sequence[str]) -> tuple[Ints,
 
 def _points(at: Ints, cells: Sequence[CellKey], sums: Ints, names: Sequence[str]) -> list[ActivityPoint]:
     """Return what cells of the same step, task and arm have together, oldest first."""
-    groups: dict[tuple[int, str, Arm], int] = {}
-    which = [
-        groups.setdefault((moment, cell.task, Arm(cell.backend, cell.method, cell.k)), len(groups))
-        for moment, cell in zip(at.tolist(), cells, strict=True)
-    ]
-    summed = np.zeros((len(groups), len(names)), dtype=np.int64)
-    np.add.at(summed, which, sums.T)
-    rows = summed.tolist()
-    return [ActivityPoint(*group, dict(zip(names, rows[row], strict=True))) for group, row in sorted(groups.items())]
+    groups = ((moment, cell.task, arm_of(cell)) for moment, cell in zip(at.tolist(), cells, strict=True))
+    summed = sum_groups(groups, sums)
+    return [ActivityPoint(*group, dict(zip(names, row, strict=True))) for group, row in summed.items()]
 
 
 def _cells(parts: Iterable[queries.Entries], cells: dict[int, CellKey], resolution: int) -> list[LatencyCell]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -79,13 +79,18 @@ class ActivityTable:
 
     def by(self, group_of: Callable[[ActivityKey], G]) -> dict[G, ActivitySums]:
         """Return the sums by group, in the groups' order."""
-        groups: dict[G, int] = {}
-        which = [groups.setdefault(group_of(key), len(groups)) for key in self.keys]
-        summed = np.zeros((len(groups), len(SUMS)), dtype=np.int64)
-        np.add.at(summed, which, self.sums.T)
-        rows = summed.tolist()
-        order: Any = sorted(groups.items())
-        return {group: sums_of(rows[at]) for group, at in order}
+        return {group: sums_of(row) for group, row in sum_groups(map(group_of, self.keys), self.sums).items()}
+
+
+def sum_groups(group_of: Iterable[G], sums: Ints) -> dict[G, list[int]]:
+    """Return the sums over the columns of each group, in the groups' order; `group_of` has the group of each column."""
+    groups: dict[G, int] = {}
+    which = [groups.setdefault(group, len(groups)) for group in group_of]
+    summed = np.zeros((len(groups), len(sums)), dtype=np.int64)
+    np.add.at(summed, which, sums.T)
+    rows = summed.tolist()
+    order: Any = sorted(groups.items())
+    return {group: rows[at] for group, at in order}
 
 
 def sums_of(values: Sequence[int]) -> ActivitySums:
