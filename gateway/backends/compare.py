@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.backends.stats import completion_tokens
 from gateway.types import Arm, Spec
 
 STAKE = 0.6
@@ -48,9 +49,8 @@ class Sent:
 
     def answered(self, seconds: float, payload: Mapping[str, Any], spec: Spec | None, *, streamed: bool) -> Seen | None:
         """Return what its answer shows; None where that is too little."""
-        usage = payload.get("usage")
-        tokens = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
-        if not isinstance(tokens, int) or tokens < FEWEST_TOKENS:
+        tokens = completion_tokens(payload)
+        if tokens is None or tokens < FEWEST_TOKENS:
             return None
         drafted = (spec.accepted if spec else 0) / tokens if self.arm.k else None
         if spec is not None and spec.decode_s:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.backends.stats import completion_tokens
 from gateway.types import Spec
 
 DRAFTED = "llamacpp:spec_decode_num_draft_tokens_total"
@@ -74,10 +75,9 @@ class CounterShare:
 
         One token is none of a round: the prompt gives it.
         """
-        usage = payload.get("usage")
-        tokens = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
+        tokens = completion_tokens(payload)
         rounds, drafted, accepted, seen = self._gains
-        if not isinstance(tokens, int) or tokens < 2 or rounds <= 0 or seen <= 0:
+        if tokens is None or tokens < 2 or rounds <= 0 or seen <= 0:
             return None
         share = tokens / seen
         self._owed += accepted * share

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -53,6 +54,13 @@ def vllm_spec(payload: dict[str, Any]) -> Spec | None:
     return Spec(rounds, drafted, accepted, histogram, undrafted=_undrafted(payload, rounds + accepted))
 
 
+def completion_tokens(payload: Mapping[str, Any]) -> int | None:
+    """Return how many tokens an answer has, where the server counts them."""
+    usage = payload.get("usage")
+    tokens = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
+    return tokens if isinstance(tokens, int) else None
+
+
 def decode_s(payload: dict[str, Any]) -> float | None:
     """Read the time from first to last token: vLLM's `generation_time_ms`, llama.cpp's `predicted_ms`."""
     for place, name in (("metrics", "generation_time_ms"), ("timings", "predicted_ms")):
@@ -68,9 +76,8 @@ def _undrafted(payload: dict[str, Any], drafted: int) -> int | None:
 
     A lower bound: tokens accepted past the end of the text are counted by vLLM, but were not delivered.
     """
-    usage = payload.get("usage")
-    tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    return max(0, tokens - 1 - drafted) if isinstance(tokens, int) else None
+    tokens = completion_tokens(payload)
+    return None if tokens is None else max(0, tokens - 1 - drafted)
 
 
 def llamacpp_spec(payload: dict[str, Any]) -> Spec | None:
