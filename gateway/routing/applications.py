@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -52,21 +53,21 @@ def parent_of(task: str) -> str:
     return before if mark else ""
 
 
-def finer_of(book: Book, backends: list[str]) -> dict[tuple[str, str], Finer]:
+def finer_of(book: Book, backends: Container[str]) -> dict[tuple[str, str], Finer]:
     """Return the applications that are to be decided by themselves, by (backend, label)."""
+    tasks: dict[tuple[str, str, str], dict[str, list[Pile]]] = defaultdict(lambda: defaultdict(list))
+    for (backend, task, _, _), piles in book.piles.items():
+        parent = parent_of(task)
+        if parent and backend in backends:
+            for method, pile in piles.items():
+                tasks[backend, parent, method][task].append(pile)
     found: dict[tuple[str, str], Finer] = {}
-    for backend in backends:
-        tasks: dict[tuple[str, str], dict[str, list[Pile]]] = defaultdict(lambda: defaultdict(list))
-        for (name, task, _, _), piles in book.piles.items():
-            if name == backend and parent_of(task):
-                for method, pile in piles.items():
-                    tasks[parent_of(task), method][task].append(pile)
-        for children in tasks.values():
-            means = {child: _mean(piles) for child, piles in children.items()}
-            known = {child: mean for child, mean in means.items() if mean is not None}
-            finer = _apart(list(known.values()))
-            if finer is not None:
-                found |= {(backend, child): finer for child in known}
+    for (backend, _, _), children in tasks.items():
+        means = {child: _mean(piles) for child, piles in children.items()}
+        known = {child: mean for child, mean in means.items() if mean is not None}
+        finer = _apart(list(known.values()))
+        if finer is not None:
+            found |= {(backend, child): finer for child in known}
     return found
 
 

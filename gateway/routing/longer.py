@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gateway.routing.observe import TRIAL_UNIT
 from gateway.routing.rounds import MAX_POSITION
 from gateway.routing.stats import Pile
 
@@ -23,8 +24,6 @@ THIN = 0.5
 UNSURE = 0.3
 """Standard deviation of the tokens beyond the shorter length, as a share of the most that there could be: between
 none and all a uniform distribution has 0.29."""
-TRIAL = 64.0
-"""Units per trial of `qt` and `qs` (see `observe`)."""
 LEAN = 2.0
 """Trials that the position before weighs in the acceptance of a position."""
 
@@ -36,7 +35,7 @@ def acceptance(pile: Pile, start: float) -> list[float]:
         total, index = pile.revealing(1), pile.layout.index
         found, p = [], start
         for position in range(MAX_POSITION):
-            trials, passed = (max(0.0, float(total[index[f"{kind}{position}"]])) / TRIAL for kind in ("qt", "qs"))
+            trials, passed = (max(0.0, float(total[index[f"{kind}{position}"]])) / TRIAL_UNIT for kind in ("qt", "qs"))
             p = (min(passed, trials) + LEAN * p) / (trials + LEAN)
             found.append(p)
         pile.memo["acceptance"] = found

@@ -211,8 +211,10 @@ def _base(view: View) -> dict[str, int]:
 
 def _for_the_detector(rounds: int, accepted: int) -> dict[str, int]:
     """Return what the change detector takes of a request with rounds."""
-    s = round(S_UNIT * math.sqrt(accepted / rounds)) if rounds else 0
-    return {"sn": 1, "s": s, "ss": s * s} if rounds else {}
+    if not rounds:
+        return {}
+    s = round(S_UNIT * math.sqrt(accepted / rounds))
+    return {"sn": 1, "s": s, "ss": s * s}
 
 
 def _moments(tokens: int, views: dict[int, View]) -> dict[str, int]:

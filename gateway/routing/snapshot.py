@@ -241,7 +241,7 @@ def _count(
     snapshot.eras.inherit(lent)
     snapshot.eras.look(live, book.layouts, now, half_life)
     snapshot.eras.apply(book)
-    snapshot.finer = finer_of(book, list(snapshot.costs))
+    snapshot.finer = finer_of(book, snapshot.costs)
 
 
 def _lend(snapshot: Snapshot, lent: Sequence[Bucket]) -> None:

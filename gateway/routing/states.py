@@ -107,7 +107,7 @@ def clear_losses(evidence: Evidence, tuning: Tuning) -> set[int]:
         i
         for i, arm in enumerate(evidence.arms)
         if i > 0 and arm.timed and round(arm.requests) >= tuning.loss_requests
-        if evidence.gap[i][0] - tuning.loss_bound_z * evidence.spread[i][0] > tuning.loss_margin
+        if _slower(evidence, i, 0, tuning)
     }
 
 
@@ -115,8 +115,11 @@ def _beaten(evidence: Evidence, at: int, others: Sequence[int], tuning: Tuning) 
     """Return whether another arm is faster than the one in force beyond doubt, as for `clear_losses`."""
     if round(evidence.arms[at].requests) < tuning.loss_requests or at == 0:
         return False
-    gap, spread = evidence.gap[at], evidence.spread[at]
-    return any(gap[i] - tuning.loss_bound_z * spread[i] > tuning.loss_margin for i in others if i != at)
+    return any(_slower(evidence, at, i, tuning) for i in others if i != at)
+
+
+def _slower(evidence: Evidence, one: int, other: int, tuning: Tuning) -> bool:
+    return evidence.gap[one][other] - tuning.loss_bound_z * evidence.spread[one][other] > tuning.loss_margin
 
 
 def _hopeful(evidence: Evidence, lost: set[int], tuning: Tuning) -> int:
