@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
@@ -103,10 +103,8 @@ def bar(task: TaskFigures | ArmFigures) -> Bar | None:
         low, high = a * task.gain_low / task.gain, a * task.gain_high / task.gain
         told += f"; the gain's 95 % interval, on the scale of a: {number(low)} to {number(high)}"
     scale = 92 / max(a, mark, high or 0.0, 1e-9)
-    made = Bar(round(a * scale, 1), round(mark * scale, 1), "win" if a > mark else "lose", told=told)
-    return (
-        made if low is None or high is None else replace(made, low=round(low * scale, 1), high=round(high * scale, 1))
-    )
+    first, last = (None if end is None else round(end * scale, 1) for end in (low, high))
+    return Bar(round(a * scale, 1), round(mark * scale, 1), "win" if a > mark else "lose", first, last, told)
 
 
 def headline(report: Report) -> str:
