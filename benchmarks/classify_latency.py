@@ -78,6 +78,7 @@ def measure(per_length: int = 200, rounds: int = 5) -> dict[str, Any]:
     for _ in range(rounds):
         for length, body in work:
             times[length].append(_micros(classifier, body))
+    talks = conversations(work)
     every = [value for values in times.values() for value in values]
     return {
         "machine": platform.processor() or platform.machine(),
@@ -86,9 +87,7 @@ def measure(per_length: int = 200, rounds: int = 5) -> dict[str, Any]:
         "load_ms": round(statistics.median(loads), 1),
         "micros": {str(length): _percentiles(values) for length, values in times.items()},
         "all": _percentiles(every),
-        "conversation": _percentiles(
-            [_micros(classifier, body) for _ in range(rounds) for body in conversations(work)]
-        ),
+        "conversation": _percentiles([_micros(classifier, body) for _ in range(rounds) for body in talks]),
     }
 
 

@@ -49,12 +49,16 @@ async def _both(requests: int, raw: int, there: Sequence[str]) -> dict[str, Any]
     found: dict[str, Any] = {"requests": requests, "days": DAYS, "raw_rows": raw, "limits": LIMITS}
     found["machine"] = {"cpus": os.cpu_count(), "python": platform.python_version()}
     if there:
-        return found | {url.partition(":")[0].partition("+")[0]: await _measure(url) for url in there}
+        return found | {_kind(url): await _measure(url) for url in there}
     with tempfile.TemporaryDirectory(prefix="bk-ops-") as folder, running_postgres() as server:
         for url in (f"sqlite:///{Path(folder) / 'ops.db'}", await _create_database(server)):
             took = await fill(url, requests, raw)
-            found[url.partition(":")[0].partition("+")[0]] = {"generated_s": took, **await _measure(url)}
+            found[_kind(url)] = {"generated_s": took, **await _measure(url)}
     return found
+
+
+def _kind(url: str) -> str:
+    return url.partition(":")[0].partition("+")[0]
 
 
 async def fill(url: str, requests: int, raw: int) -> float:

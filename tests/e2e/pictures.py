@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import sys
 
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import sync_playwright
 
 from tests import browser
+from tests.e2e.live import until_live
 from tests.repo.tree import ROOT
 
 PICTURES = (("ops", "light", 1280, 1240), ("ops-dark", "dark", 1280, 1240), ("ops-phone", "light", 360, 740))
 """Name, colour scheme, width and height in pixels."""
-LIVE = re.compile("^live")
 
 
 def main(url: str = "http://127.0.0.1:8000") -> None:
@@ -27,7 +26,7 @@ def main(url: str = "http://127.0.0.1:8000") -> None:
         for name, scheme, width, height in PICTURES:
             page = chromium.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
             page.goto(f"{url}/ops")
-            expect(page.locator("#live-state")).to_have_text(LIVE)  # the page lets no script evaluate text
+            until_live(page)
             page.screenshot(path=folder / f"{name}.png")
             print(folder / f"{name}.png")
         chromium.close()

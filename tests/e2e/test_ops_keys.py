@@ -6,8 +6,8 @@ import re
 import subprocess
 
 import pytest
-from playwright.sync_api import expect
 
+from tests.e2e.live import until_live
 from tests.e2e.served import BREAKEVEN, clean_environment
 from tests.fixtures.servers import policy_text
 
@@ -36,7 +36,7 @@ def test_an_operators_key_opens_the_page_and_its_events(database_url, chromium, 
 
     page, answer = visit(keys["operator"])
     assert answer.status == 200
-    expect(page.locator("#live-state")).to_have_text(re.compile("^live"), timeout=30_000)
+    until_live(page)
     assert "No traffic in this window" in page.inner_text("#now-title")
     page.context.close()
     for password, status in ((keys["app"], 403), ("bk-wrong", 401)):

@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import expect
 
+from tests.e2e.live import until_live
+
 SENT = {"code": {"plain": 3, "speculative": 2}, "translation": {"plain": 1}, "creative": {"speculative": 4}}
 
 CONTRAST = """() => {
@@ -168,7 +170,7 @@ def test_the_other_pages_and_their_way_back(watch, served, sent):
 
 def test_it_is_live(watch, served):
     page = watch()
-    expect(page.locator("#live-state")).to_have_text(re.compile("^live"), timeout=30_000)
+    until_live(page)
     before = int(field(page, "translation", "requests"))
     post(served, "translation", "plain")
     count = page.locator("[data-task=translation] [data-field=requests]")
