@@ -34,6 +34,7 @@ class RecorderState(msgspec.Struct):
 
     submitted: int
     queued: int
+    """Records that are not in the journal yet, those that are being written included."""
     dropped: int
     """Records lost because the queue was full or because they cannot be written."""
     spooled_bytes: int
@@ -74,6 +75,7 @@ class Recorder:
         self._closing = False
         self._submitted = 0
         self._dropped = 0
+        self._writing = 0
 
     def submit(self, record: RequestRecord) -> None:
         """Take a record. Never blocks, never raises: a record that finds the queue full is counted and dropped."""
@@ -115,7 +117,7 @@ class Recorder:
         """Return the counters."""
         spooled = sum(journal.size for journal in self._journals.all())
         sinks = [delivery.state() for delivery in self._deliveries]
-        return RecorderState(self._submitted, len(self._queue), self._dropped, spooled, sinks)
+        return RecorderState(self._submitted, len(self._queue) + self._writing, self._dropped, spooled, sinks)
 
     def _open(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -134,11 +136,13 @@ class Recorder:
             self._full.clear()
             while self._queue:
                 batch = [self._queue.popleft() for _ in range(min(self._batch_limit, len(self._queue)))]
+                self._writing = len(batch)
                 try:
                     await self._write(batch)
                 except Exception:
                     log.exception("%d records were lost", len(batch))
                     self._dropped += len(batch)
+                self._writing = 0
 
     async def _write(self, batch: list[RequestRecord]) -> None:
         """Put a batch into the journal; where the disk will not take it, hand it to the stores directly, once."""
