@@ -1,13 +1,15 @@
-"""How long drafts may be while plain requests decode beside them. Pure; called by the core.
+"""How much may be drafted while plain requests decode in the same steps. Pure; called by the core.
 
 A step lasts as long as all its tokens take, so drafts of some requests slow the others down. Where the measured costs
-say that steps would take more than `LIMIT` plain steps on the average, drafts are shortened for a step; alone among
-their like, requests that speculate keep the lengths that they ask for.
+say that steps would take more than `LIMIT` plain steps on the average, the room is shared out: each place in the step
+goes to the draft token that is likeliest to be emitted, whosever it is. Alone among their like, requests that speculate
+keep the lengths that they ask for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from engine.messages import CostCell
 
@@ -15,32 +17,66 @@ LIMIT = 1.09
 """Plain steps that a step with plain requests in it may take: they keep nine tenths of their speed, with a margin."""
 MOST_CREDIT = 0.3
 """Plain steps that earlier steps may leave to a later one: a step that drafts is never long."""
+LOOKED_UP = frozenset({"ngram", "suffix"})
+"""Methods whose drafts cost next to nothing until they are verified."""
 
 
-def longest_fitting(
-    cells: Iterable[CostCell], methods: Collection[str], share: float, wished: int, credit: float = 0.0
-) -> tuple[int, float]:
-    """Return the longest draft length, at most `wished`, at which a step keeps to `LIMIT`, and the credit that is left.
+class Company:
+    """The room for drafts beside plain requests, step by step."""
 
-    Where nothing is known that is `wished`.
+    def __init__(self) -> None:
+        self._credit = 0.0
+        """Plain steps that earlier steps stayed below `LIMIT`."""
 
-    Args:
-        cells: measured at this load and context, of any method.
-        methods: those that draft in this step, one after the other.
-        share: part of the step's requests that draft; the others verify one token each.
-        wished: longest draft asked for.
-        credit: what earlier steps stayed below `LIMIT`, in plain steps.
-    """
-    cells = list(cells)
-    verify = _line({cell.k: cell.verify_s / cell.plain_s - 1.0 for cell in cells})
-    drafts = [_line({cell.k: cell.draft_s / cell.plain_s for cell in cells if cell.method == name}) for name in methods]
-    if not verify:
-        return wished, credit
-    for k in range(wished, 0, -1):
-        left = LIMIT + credit - 1.0 - _at(verify, k * share) - sum(_at(line, k) for line in drafts)
-        if left >= 0:
-            return k, min(left, MOST_CREDIT)
-    return 0, min(LIMIT + credit - 1.0, MOST_CREDIT)
+    def longest(self, cells: Collection[CostCell], methods: Collection[str], share: float, wished: int) -> int:
+        """Return the longest draft worth making with a draft model; `wished` where the costs are not known.
+
+        Args:
+            cells: measured at this load and context, of any method.
+            methods: draft models at work in this step, one after the other.
+            share: part of the step's requests that they draft for; the others verify one token each.
+            wished: longest draft asked for.
+        """
+        verify, drafts = _verifying(cells), [_drafting(cells, name) for name in methods]
+        if not verify or not drafts:
+            return wished
+        room = LIMIT + self._credit - 1.0
+        fitting = (
+            k for k in range(wished, 0, -1) if _at(verify, k * share) + sum(_at(line, k) for line in drafts) <= room
+        )
+        return next(fitting, 0)
+
+    def share_out(
+        self, cells: Collection[CostCell], made: Mapping[str, int], chances: Sequence[Sequence[float]]
+    ) -> list[int]:
+        """Return how many tokens of each request's draft to verify, and keep what is left of the room as credit.
+
+        Args:
+            cells: as above.
+            made: longest draft of this step by method; what it took to make is spent.
+            chances: by request of the step and place in its draft, the chance that the token is emitted; falling.
+                Those of a place may depend on tokens before it, never on its own or later ones: what is left out
+                must not hang on the token that is left out.
+        """
+        verify, total = _verifying(cells), sum(map(len, chances))
+        if not verify:
+            return [len(row) for row in chances]
+        room = LIMIT + self._credit - 1.0 - sum(_at(_drafting(cells, name), k) for name, k in made.items())
+        tokens = next((n for n in range(total, 0, -1) if _at(verify, n / len(chances)) <= room), 0)
+        self._credit = min(room - _at(verify, tokens / len(chances)), MOST_CREDIT)
+        ranked = sorted((-chance, place, row) for row, each in enumerate(chances) for place, chance in enumerate(each))
+        kept = Counter(row for _, _, row in ranked[:tokens])
+        return [kept[row] for row in range(len(chances))]
+
+
+def _verifying(cells: Iterable[CostCell]) -> list[tuple[float, float]]:
+    """Cost of verifying k tokens a request, in plain steps beyond the first."""
+    return _line({cell.k: cell.verify_s / cell.plain_s - 1.0 for cell in cells})
+
+
+def _drafting(cells: Iterable[CostCell], method: str) -> list[tuple[float, float]]:
+    """Cost of making drafts of k tokens, in plain steps."""
+    return _line({cell.k: cell.draft_s / cell.plain_s for cell in cells if cell.method == method})
 
 
 def _line(points: dict[int, float]) -> list[tuple[float, float]]:

@@ -15,11 +15,11 @@ from pathlib import Path
 import torch
 
 from engine.attention import RowInput
-from engine.company import longest_fitting
 from engine.config import EngineConfig
 from engine.cost_fit import write_costs
 from engine.costs import CostModel, StepTiming, cache_path
 from engine.detokenizer import Delivery
+from engine.drafting import Drafting, Want
 from engine.errors import ModelError
 from engine.intake import Intake, Run
 from engine.kv_cache import KVPool
@@ -29,9 +29,9 @@ from engine.models import LoadedModel
 from engine.models.paths import models_dir
 from engine.prefix_cache import KVMemory
 from engine.profiler import BAND_CONTEXTS, Point, Profiler
-from engine.sampler import Draft, Sampler, SamplerState, Verdict
+from engine.sampler import Draft, Sampler, Verdict
 from engine.scheduler import Plan, Scheduler
-from engine.sequence import GenerateRequest, Sequence, StepOutput
+from engine.sequence import GenerateRequest, StepOutput
 from engine.spec_decode.proposals import Proposals
 from engine.spec_decode.proposer import Observer
 from engine.spec_decode.synthetic import AcceptanceProfile, SyntheticSampler
@@ -81,8 +81,7 @@ class EngineCore:
         self._observers: list[Observer] = []
         if self._proposals.taps:
             self.watch(self._proposals.taps, self._proposals.observe)
-        self._credit = 0.0
-        """Plain steps that drafts beside plain requests have left unused."""
+        self._drafting = Drafting(self._proposals, self._costs)
         self._runs: dict[str, Run] = {}
         self._lock = threading.Lock()
         self._arriving: list[Run] = []
@@ -200,31 +199,12 @@ class EngineCore:
             k = 0
             if sequence.prefilled and sequence.request.speculation.k:
                 k = sequence.controller.next_k(load, len(sequence.tokens))
-            wants.append((sequence, self._runs[sequence.request_id].sampler, max(0, min(k, sequence.remaining - 1))))
-        longest = self._longest_beside_plain(wants)
-        try:
-            drafts = self._proposals.propose([(sequence, state, min(k, longest)) for sequence, state, k in wants])
-        except Exception:  # a drafter's fault costs speed only: nothing is drafted in this step
-            log.exception("drafting failed")
-            drafts = [Draft([]) for _ in wants]
-        for (sequence, _, _), draft in zip(wants, drafts, strict=True):
-            if draft.confidence is not None:
-                draft.cut(sequence.controller.keep(draft.confidence))
-        rows = [(self._runs[want[0].request_id], draft) for want, draft in zip(wants, drafts, strict=True)]
+            run = self._runs[sequence.request_id]
+            wants.append(Want(sequence, run.sampler, max(0, min(k, sequence.remaining - 1)), run.metrics.chance))
+        drafts = self._drafting.draft(wants)
+        rows = [(self._runs[want.sequence.request_id], draft) for want, draft in zip(wants, drafts, strict=True)]
         last = [sequence for sequence, take in plan.prefills if take == sequence.num_uncomputed]
         return rows + [(self._runs[sequence.request_id], Draft([])) for sequence in last]
-
-    def _longest_beside_plain(self, wants: list[tuple[Sequence, SamplerState, int]]) -> int:
-        """How long a draft may be in this step so that plain requests beside it keep their speed."""
-        longest = max((k for _, _, k in wants), default=0)
-        if not longest or all(sequence.request.speculation.k for sequence, _, _ in wants):
-            return longest
-        drafting = [sequence for sequence, _, k in wants if k]
-        cells = self._costs.near(len(wants), sum(len(sequence.tokens) for sequence, _, _ in wants) // len(wants))
-        methods = {sequence.request.speculation.method for sequence in drafting}
-        share = len(drafting) / len(wants)
-        longest, self._credit = longest_fitting(cells, methods, share, longest, self._credit)
-        return longest
 
     def _verify(self, plan: Plan, drafts: list[tuple[Run, Draft]]) -> list[Verdict]:
         """One forward pass over all rows, then the sampler's verdict on each draft."""

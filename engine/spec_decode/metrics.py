@@ -18,6 +18,8 @@ class RequestMetrics:
     rounds_by_k: dict[int, int] = field(default_factory=dict)
     drafted: int = 0
     accepted: int = 0
+    rejected: int = 0
+    """Rounds that ended with a draft token that the target did not say."""
     undrafted: int = 0
     draft_s: float = 0.0
     verify_s: float = 0.0
@@ -25,6 +27,11 @@ class RequestMetrics:
     batch_sum: int = 0
     step_emitted: list[int] = field(default_factory=list)
     step_drafted: list[int] = field(default_factory=list)
+
+    @property
+    def chance(self) -> float:
+        """That a draft token is accepted whose predecessors were, by the rounds so far: a half before the first."""
+        return (1 + self.accepted) / (2 + self.accepted + self.rejected)
 
     def record(self, *, drafted: int, accepted: int, emitted: int, batch: int) -> None:
         """Count one decode step; `accepted` and `emitted` are already cut at the end of the output."""
@@ -38,6 +45,7 @@ class RequestMetrics:
         self.rounds_by_k[drafted] = self.rounds_by_k.get(drafted, 0) + 1
         self.drafted += drafted
         self.accepted += accepted
+        self.rejected += accepted < drafted
         self.histogram.extend([0] * (drafted + 1 - len(self.histogram)))
         self.histogram[accepted] += 1
 

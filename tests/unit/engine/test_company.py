@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import math
 
-from engine.company import LIMIT, longest_fitting
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.company import LIMIT, Company
 from engine.costs import CostModel, StepTiming
 from engine.messages import CostCell
 from tests.fixtures.core import make_core, random_model, request
@@ -19,44 +23,75 @@ def cells(verify: dict[int, float], drafts: dict[str, float] | None = None) -> l
     ]
 
 
+def rows(*lengths: int, chance: float = 0.5) -> list[list[float]]:
+    """Chances by place in drafts of these lengths."""
+    return [[chance ** (place + 1) for place in range(length)] for length in lengths]
+
+
 @pytest.mark.parametrize(
-    ("verify", "share", "want"),
+    ("verify", "lengths", "want"),
     [
-        ({1: 1.01, 4: 1.05, 8: 1.08}, 1.0, 8),
-        ({1: 1.01, 4: 1.03, 8: 1.20}, 1.0, 5),  # 1.03 at 4, 1.0725 at 5, 1.115 at 6
-        ({1: 1.01, 4: 1.05, 8: 1.20}, 0.5, 8),  # half of the requests: 4 tokens each on the average
-        ({1: 1.40, 4: 2.00, 8: 3.00}, 0.5, 0),
-        ({4: 0.80, 8: 1.05}, 1.0, 8),  # cheaper than plain is noise
-        ({1: 1.01, 2: 1.035}, 1.0, 4),  # beyond what was measured, along the last stretch
+        ({1: 1.01, 4: 1.05, 8: 1.08}, (8, 8), (8, 8)),
+        ({1: 1.01, 4: 1.03, 8: 1.20}, (8, 8), (5, 5)),  # 1.03 at 4, 1.0725 at 5, 1.094 at 5.5
+        ({1: 1.01, 4: 1.05, 8: 1.20}, (8, 0), (8, 0)),  # the plain one leaves its room to the other
+        ({1: 1.40, 4: 2.00, 8: 3.00}, (8, 0), (0, 0)),
+        ({4: 0.80, 8: 1.05}, (8, 8), (8, 8)),  # cheaper than plain is noise
+        ({1: 1.01, 2: 1.035}, (8, 8), (4, 4)),  # along the last stretch: 1.085 at 4
     ],
 )
-def test_verification_sets_the_length(verify: dict[int, float], share: float, want: int) -> None:
-    assert longest_fitting(cells(verify), ["ngram"], share, 8)[0] == want
+def test_verification_sets_the_room(verify: dict[int, float], lengths: tuple[int, ...], want: tuple[int, ...]) -> None:
+    assert Company().share_out(cells(verify), {"ngram": 8}, rows(*lengths)) == list(want)
+
+
+def test_the_likeliest_tokens_get_the_room() -> None:
+    """Eight tokens fit; a draft that nobody believes in loses its places from the end, and a sure one keeps all."""
+    known = cells({1: 1.0, 2: 1.09, 4: 1.5})
+    sure, fair, poor = rows(5, chance=0.9)[0], rows(5, chance=0.5)[0], rows(5, chance=0.1)[0]
+    assert Company().share_out(known, {"ngram": 5}, [sure, fair, poor, []]) == [5, 3, 0, 0]
+    assert Company().share_out(known, {"ngram": 5}, [poor, [], sure, fair]) == [0, 0, 5, 3]
+    assert Company().share_out(known, {"ngram": 5}, [poor, [], [], []]) == [5, 0, 0, 0]
+
+
+@given(
+    st.lists(st.lists(st.floats(0.0, 1.0), max_size=6), min_size=1, max_size=8),
+    st.lists(st.floats(1.0, 2.0), min_size=1, max_size=4),
+)
+def test_places_go_from_the_first_and_never_beyond_the_room(steps: list[list[float]], verify: list[float]) -> None:
+    chances = [[math.prod(each[: at + 1]) for at in range(len(each))] for each in steps]
+    known = cells({k + 1: x for k, x in enumerate(sorted(verify))})
+    kept = Company().share_out(known, {"ngram": 6}, chances)
+    assert all(0 <= length <= len(row) for length, row in zip(kept, chances, strict=True))
+    left_out = [row[length] for row, length in zip(chances, kept, strict=True) if length < len(row)]
+    taken = [row[length - 1] for row, length in zip(chances, kept, strict=True) if length]
+    assert not left_out or not taken or max(left_out) <= min(taken)
 
 
 def test_what_a_step_leaves_is_the_next_ones() -> None:
     """On the average steps keep to the limit, although no draft of one token does; and none takes long."""
-    known = cells({1: 1.14, 8: 2.2})
-    credit, drafted = 0.0, []
-    for _ in range(700):
-        k, credit = longest_fitting(known, ["ngram"], 1.0, 8, credit)
-        drafted.append(k)
+    known, company = cells({1: 1.14, 8: 2.2}), Company()
+    drafted = [company.share_out(known, {"ngram": 8}, rows(8))[0] for _ in range(700)]
     assert set(drafted) == {0, 1}
     assert sum(drafted) * 0.14 / len(drafted) == pytest.approx(LIMIT - 1, abs=0.002)
     for _ in range(100):
-        _, credit = longest_fitting(cells({1: 9.0}), ["ngram"], 1.0, 8, credit)
-    assert longest_fitting(known, ["ngram"], 1.0, 8, credit)[0] == 2
+        company.share_out(cells({1: 9.0}), {"ngram": 8}, rows(8))
+    assert company.share_out(known, {"ngram": 8}, rows(8)) == [2]
+    for _ in range(100):
+        company.share_out(known, {"ngram": 0}, rows(0))  # nothing was found to draft: that leaves room, too
+    assert company.share_out(known, {"ngram": 8}, rows(8)) == [2]
 
 
-def test_time_to_draft_counts_for_the_methods_at_work() -> None:
+def test_time_to_draft_counts_for_the_models_at_work() -> None:
     known = cells({1: 1.0, 8: 1.0}, {"ngram": 0.0, "draft_model": 0.025})
-    assert longest_fitting(known, ["ngram"], 0.5, 8)[0] == 8
-    assert longest_fitting(known, ["draft_model"], 0.5, 8)[0] == 3
-    assert longest_fitting(known, ["draft_model", "ngram"], 0.5, 8)[0] == 3
+    assert Company().longest(known, ["draft_model"], 0.5, 8) == 3
+    assert Company().longest(known, [], 0.0, 0) == 0
+    assert Company().longest(cells({1: 1.0, 8: 1.4}, {"draft_model": 0.01}), ["draft_model"], 0.5, 8) == 3  # 1.059
+    dear = cells({1: 1.01, 8: 1.08}, {"ngram": 0.0, "draft_model": 0.024})
+    assert Company().share_out(dear, {"ngram": 8, "draft_model": 3}, rows(8, 3)) == [2, 1]  # 0.018 are left
 
 
 def test_nothing_known_changes_nothing() -> None:
-    assert longest_fitting([], ["ngram"], 0.5, 6) == (6, 0.0)
+    assert Company().longest([], ["draft_model"], 0.5, 6) == 6
+    assert Company().share_out([], {"ngram": 6}, rows(6, 2)) == [6, 2]
 
 
 def costs(x: float) -> CostModel:
@@ -70,20 +105,21 @@ def costs(x: float) -> CostModel:
     return model
 
 
-@pytest.mark.parametrize(("x", "longest"), [(0.0, 6), (0.1, 2), (1.0, 0)])
-def test_plain_requests_beside_them_shorten_drafts(x: float, longest: int) -> None:
-    """The limit holds while a plain request decodes in the same step, and no longer."""
+@pytest.mark.parametrize("x", [0.0, 0.1, 1.0])
+def test_plain_requests_beside_them_shorten_drafts(x: float) -> None:
+    """Steps keep to the limit on the average while a plain request decodes in them, and no longer."""
     core = make_core(random_model("llama"))
-    core._costs = costs(x)
+    core._costs = core._drafting._costs = costs(x)
     text = [5, 6, 7, 8] * 10
     core.add(request("plain", text, max_tokens=30, ignore_eos=True))
     core.add(request("drafts", text, method="ngram", k=6, max_tokens=200, ignore_eos=True))
-    beside, alone = set(), set()
+    beside, alone = [], []
     while core.has_work():
         plain, drafts = core._runs.get("plain"), core._runs.get("drafts")
         both = plain is not None and plain.sequence.prefilled
         core.step()
         if drafts is not None and drafts.metrics.step_drafted:
-            (beside if both else alone).add(drafts.metrics.step_drafted[-1])
-    assert max(beside) == longest
+            (beside if both else alone).append(drafts.metrics.step_drafted[-1])
+    assert sum(beside) * x / 2 <= (LIMIT - 1) * len(beside)
+    assert max(beside) == (0 if x == 1.0 else 6)  # two steps' room together are enough for six tokens at 0.1
     assert max(alone) == 6
