@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import accumulate
 
 from engine.messages import CostCell
 
@@ -19,6 +20,8 @@ MOST_CREDIT = 0.3
 """Plain steps that earlier steps may leave to a later one: a step that drafts is never long."""
 LOOKED_UP = frozenset({"ngram", "suffix"})
 """Methods whose drafts cost next to nothing until they are verified."""
+_FREE = 1e-6
+"""Plain steps: what costs less is measured as nothing."""
 
 
 class Company:
@@ -55,23 +58,45 @@ class Company:
             cells: as above.
             made: longest draft of this step by method; what it took to make is spent.
             chances: by request of the step and place in its draft, the chance that the token is emitted; falling.
-                Those of a place may depend on tokens before it, never on its own or later ones: what is left out
-                must not hang on the token that is left out.
+                Where tokens were drawn, their chances must not hang on what was drawn: a draft that is cut for its
+                own tokens' sake would no longer leave the distribution as it is.
         """
-        verify, total = _verifying(cells), sum(map(len, chances))
+        verify = _verifying(cells)
         if not verify:
             return [len(row) for row in chances]
         room = LIMIT + self._credit - 1.0 - sum(_at(_drafting(cells, name), k) for name, k in made.items())
-        tokens = next((n for n in range(total, 0, -1) if _at(verify, n / len(chances)) <= room), 0)
-        self._credit = min(room - _at(verify, tokens / len(chances)), MOST_CREDIT)
         ranked = sorted((-chance, place, row) for row, each in enumerate(chances) for place, chance in enumerate(each))
+        costs = [0.0] + [_at(verify, tokens / len(chances)) for tokens in range(1, len(ranked) + 1)]
+        tokens = _how_many([-chance for chance, _, _ in ranked], costs, room)
+        self._credit = min(room - costs[tokens], MOST_CREDIT)
         kept = Counter(row for _, _, row in ranked[:tokens])
         return [kept[row] for row in range(len(chances))]
 
 
+def _how_many(chances: Sequence[float], costs: Sequence[float], room: float) -> int:
+    """Return how many of the likeliest tokens to verify; none where it is better to wait until there is more room.
+
+    The first token may cost much more than each further one: then few steps that draft much emit more, for what all
+    steps may cost together, than many that draft little.
+    """
+    within = [n for n in range(1, len(costs)) if costs[n] <= LIMIT - 1.0 + MOST_CREDIT]
+    if not within:
+        return 0
+    emitted = [0.0, *accumulate(chances)]
+    best = max(within, key=lambda n: emitted[n] / max(costs[n], _FREE))
+    return next((n for n in reversed(within) if costs[n] <= room), 0) if costs[best] <= room else 0
+
+
 def _verifying(cells: Iterable[CostCell]) -> list[tuple[float, float]]:
-    """Cost of verifying k tokens a request, in plain steps beyond the first."""
-    return _line({cell.k: cell.verify_s / cell.plain_s - 1.0 for cell in cells})
+    """Cost of verifying k tokens a request, in plain steps beyond the first.
+
+    It begins where the two shortest lengths point to: that much every step costs in which anything is drafted.
+    """
+    line = _line({cell.k: cell.verify_s / cell.plain_s - 1.0 for cell in cells})
+    if len(line) > 2:
+        (k, low), (longer, high) = line[1:3]
+        line[0] = (0.0, max(0.0, low - k * (high - low) / (longer - k)))
+    return line
 
 
 def _drafting(cells: Iterable[CostCell], method: str) -> list[tuple[float, float]]:

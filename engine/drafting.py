@@ -44,11 +44,10 @@ class Drafting:
     def draft(self, wants: Sequence[Want]) -> list[Draft]:
         """Return a draft for each, in order; an empty one where nothing should be drafted or there is no guess."""
         cells = self._cells_beside_plain(wants)
-        longest = self._longest(cells, wants) if cells else {}
+        if cells:
+            self._shorten(cells, wants)
         try:
-            drafts = self._proposals.propose(
-                [(want.sequence, want.state, min(want.k, longest.get(want.method, want.k))) for want in wants]
-            )
+            drafts = self._proposals.propose([(want.sequence, want.state, want.k) for want in wants])
         except Exception:  # a drafter's fault costs speed only: nothing is drafted in this step
             log.exception("drafting failed")
             return [Draft([]) for _ in wants]
@@ -65,29 +64,27 @@ class Drafting:
             return []
         return self._costs.near(len(wants), sum(len(want.sequence.tokens) for want in wants) // len(wants))
 
-    def _longest(self, cells: list[CostCell], wants: Sequence[Want]) -> dict[str, int]:
-        """Return how long the drafts of each draft model at work may be."""
+    def _shorten(self, cells: list[CostCell], wants: Sequence[Want]) -> None:
+        """Let draft models make no longer drafts than there can be room for."""
         drafting = [want for want in wants if want.k and want.method not in LOOKED_UP]
         if not drafting:
-            return {}
-        methods = {want.method for want in drafting}
-        wished = max(want.k for want in drafting)
-        return dict.fromkeys(methods, self._company.longest(cells, methods, len(drafting) / len(wants), wished))
+            return
+        methods, wished = {want.method for want in drafting}, max(want.k for want in drafting)
+        longest = self._company.longest(cells, methods, len(drafting) / len(wants), wished)
+        for want in drafting:
+            want.k = min(want.k, longest)
 
     def _share_out(self, cells: list[CostCell], wants: Sequence[Want], drafts: Sequence[Draft]) -> None:
         """Cut drafts to what the step has room for."""
         made: dict[str, int] = {}
         for want, draft in zip(wants, drafts, strict=True):
             made[want.method] = max(made.get(want.method, 0), len(draft.tokens))
-        chances = [_chances(want, draft) for want, draft in zip(wants, drafts, strict=True)]
+        chances = [chances_of(want, draft) for want, draft in zip(wants, drafts, strict=True)]
         for draft, length in zip(drafts, self._company.share_out(cells, made, chances), strict=True):
             draft.cut(length)
 
 
-def _chances(want: Want, draft: Draft) -> list[float]:
-    """Return by place in a draft the chance that its token is emitted."""
-    alive, chances = 1.0, []
-    for chance in draft.confidence or [want.chance] * len(draft.tokens):
-        alive *= min(1.0, chance)
-        chances.append(alive)
-    return chances
+def chances_of(want: Want, draft: Draft) -> list[float]:
+    """Return by place in a draft the chance that its token is emitted; of a drawn draft, as if all of it were there."""
+    length = len(draft.tokens) if draft.probs is None else want.k
+    return [want.chance**place for place in range(1, length + 1)]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.company import LIMIT, Company
 from engine.costs import CostModel, StepTiming
+from engine.drafting import Want, chances_of
 from engine.messages import CostCell
+from engine.sampler import Draft, SamplerState
 from tests.fixtures.core import make_core, random_model, request
 
 
@@ -80,6 +83,13 @@ def test_what_a_step_leaves_is_the_next_ones() -> None:
     assert company.share_out(known, {"ngram": 8}, rows(8)) == [2]
 
 
+def test_where_the_first_token_is_dear_few_steps_draft_much() -> None:
+    """Any draft costs 0.2 and each of its tokens 0.025: 0.09 a step are saved up until six tokens cost 0.35."""
+    known, company = cells({1: 1.25, 2: 1.30, 4: 1.40}), Company()
+    steps = [company.share_out(known, {"ngram": 4}, rows(4, 4)) for _ in range(8)]
+    assert steps == [[0, 0], [0, 0], [0, 0], [3, 3]] * 2
+
+
 def test_time_to_draft_counts_for_the_models_at_work() -> None:
     known = cells({1: 1.0, 8: 1.0}, {"ngram": 0.0, "draft_model": 0.025})
     assert Company().longest(known, ["draft_model"], 0.5, 8) == 3
@@ -92,6 +102,18 @@ def test_time_to_draft_counts_for_the_models_at_work() -> None:
 def test_nothing_known_changes_nothing() -> None:
     assert Company().longest([], ["draft_model"], 0.5, 6) == 6
     assert Company().share_out([], {"ngram": 6}, rows(6, 2)) == [6, 2]
+
+
+def test_a_drawn_draft_is_shared_out_by_its_length_alone() -> None:
+    """What a grammar has cut from it says what was drawn: its other tokens must not hang on that."""
+    asked = request("r", [5, 6, 7], method="ngram", k=4)
+    sequence = make_core(random_model("llama"))._intake.make(asked).sequence
+    want = Want(sequence, SamplerState(asked.sampling, [5, 6, 7], 0), 4, 0.5)
+    drawn = Draft([3, 4, 5, 6], torch.full((4, 64), 1 / 64))
+    before = chances_of(want, drawn)
+    drawn.cut(2)
+    assert chances_of(want, drawn) == before == [0.5, 0.25, 0.125, 0.0625]
+    assert chances_of(want, Draft([3, 4])) == [0.5, 0.25]
 
 
 def costs(x: float) -> CostModel:
