@@ -6,8 +6,8 @@ Everything up to `open` reads memory only; recording is handed over and never wa
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from gateway.applications import Applications
 from gateway.backends import Upstream
@@ -23,12 +23,20 @@ from gateway.relay import Relay
 from gateway.routing import Snapshot
 from gateway.seams import AuditSink, Decide, Generation, RecordSink, TextSink
 from gateway.tap import Kept, Tap, wanted
+from gateway.together import Together
 from gateway.types import Arm, BackendState, Classification, Decision, GenerateRequest
 
 _RETRYABLE = frozenset({408, 429, 500, 502, 503, 504})
 """Answers of a backend after which another backend may do better."""
 _USUAL_OUTPUT = 256
 """Reserved from a key's budget where a request names no limit."""
+
+
+class Seen(NamedTuple):
+    """A request's task, and the generation under which it was told: the request keeps to that one."""
+
+    generation: Generation
+    classification: Classification
 
 
 class Service:
@@ -52,25 +60,31 @@ class Service:
         self.secret = secret
         self.texts = texts
         self.audits = audits
+        self.serving = 0
+        """Exchanges that have begun and not finished."""
         self.priorities = Priorities()
         self.homes = Homes()
         self._applications = Applications()
+        self._seeing: Together[GenerateRequest, Seen] = Together(self._see)
         self.bytes_per_token = 4.0
         """Request bytes per prompt token, learned from the usage that backends report."""
 
-    def begin(self, request: GenerateRequest) -> Exchange:
-        """Classify the request, find its rule, decide its arm.
+    async def see(self, request: GenerateRequest) -> Seen:
+        """Tell the task of a request: at once where no other is being served, else together with those that wait."""
+        return await self._seeing(request) if self.serving else self._see((request,))[0]
+
+    def begin(self, request: GenerateRequest, seen: Seen) -> Exchange:
+        """Find the rule of a request, decide its arm.
 
         Raises:
             NotFound: no backend has this model.
             Unavailable: none of those that have it can answer now.
         """
-        generation = self.generation()
-        states = candidates(generation, request.model)
-        classification = self.classify(request.body, request.declared_task)
-        request.application = self._applications.of(request, classification.task)
-        exchange = Exchange(self, request, generation, classification, states)
+        states = candidates(seen.generation, request.model)
+        request.application = self._applications.of(request, seen.classification.task)
+        exchange = Exchange(self, request, seen.generation, seen.classification, states)
         exchange.decide(states)
+        self.serving += 1
         return exchange
 
     def policy(self) -> Policy:
@@ -87,12 +101,18 @@ class Service:
 
     def classify(self, body: dict[str, Any], declared: str | None) -> Classification:
         """Tell the task of a request, under the active policy's doubts."""
+        return self._classify(self.generation(), [(body, declared)])[0]
+
+    def _see(self, requests: Sequence[GenerateRequest]) -> list[Seen]:
         now = self.generation()
-        doubt = now.policy.classifier
-        found = now.classifier.classify(
-            body, declared=declared, threshold=doubt.threshold, fallback=doubt.fallback_task
-        )
-        return within(found, now.policy.task_names, doubt.fallback_task, declared)
+        found = self._classify(now, [(request.body, request.declared_task) for request in requests])
+        return [Seen(now, each) for each in found]
+
+    def _classify(self, now: Generation, asked: Sequence[tuple[dict[str, Any], str | None]]) -> list[Classification]:
+        doubt, tasks = now.policy.classifier, now.policy.task_names
+        found = now.classifier.classify_all(asked, threshold=doubt.threshold, fallback=doubt.fallback_task)
+        pairs = zip(found, asked, strict=True)
+        return [within(each, tasks, doubt.fallback_task, declared) for each, (_, declared) in pairs]
 
     def prompt_tokens(self, request: GenerateRequest) -> int:
         """Guess the length of the prompt: the gateway has no tokenizer."""
@@ -293,6 +313,7 @@ class Exchange:
             return
         self._recorded = True
         relay, service = self._relay, self._service
+        service.serving -= 1
         record = make_record(
             self.request,
             self.classification,

@@ -11,7 +11,7 @@ import os
 import re
 from typing import Any, NamedTuple, Protocol
 
-from gateway.serve import Exchange, Service
+from gateway.serve import Exchange, Seen, Service
 from gateway.types import GenerateRequest, RequestRecord
 
 _FORM = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
@@ -59,9 +59,9 @@ class TracedService(Service):
         self._open: dict[str, Trace] = {}
         self.sinks = (*self.sinks, self)
 
-    def begin(self, request: GenerateRequest) -> Exchange:
+    def begin(self, request: GenerateRequest, seen: Seen) -> Exchange:
         """Begin the exchange and its span. Raises as `Service.begin`."""
-        exchange = super().begin(request)
+        exchange = super().begin(request, seen)
         trace = trace_of(request.headers.get("traceparent"))
         request.headers["traceparent"] = trace.header
         if len(self._open) < _OPEN_AT_MOST:

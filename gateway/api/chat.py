@@ -45,7 +45,7 @@ class GenerateEndpoint:
             request = self._parse(raw, headers, identity, arrived)
             request.request_id, request.record_id = request_id, record_id
             admission = await self._access.admit(identity, self._service.expected_tokens(request))
-            exchange = self._service.begin(request)
+            exchange = self._service.begin(request, await self._service.see(request))
         except ClientGone:
             return
         except Exception as error:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,15 +27,26 @@ from gateway.classify.features import (
     TURN,
     Floats,
     Inputs,
+    Read,
 )
 from gateway.classify.prompt import Prompt, read_prompt
 from gateway.classify.signals import Structure, structure_of
 from gateway.classify.taxonomy import Taxonomy
-from gateway.classify.window import Window, window_of
+from gateway.classify.window import TOGETHER, window_of
 from gateway.types import Classification
 
 FORMAT_CONFIDENCE: Final = 0.98
 TOOLS_CONFIDENCE: Final = 0.95
+
+
+@dataclass(slots=True)
+class _Found:
+    """A classification in the making."""
+
+    signals: dict[str, Any]
+    task: str | None
+    confidence: float
+    source: str
 
 
 class Classifier:
@@ -80,25 +92,41 @@ class Classifier:
             threshold: below this confidence the task is `fallback` (a policy's `classifier.threshold`).
             fallback: a policy's `classifier.fallback_task`; by default the taxonomy's.
         """
+        return self.classify_all([(body, declared)], threshold=threshold, fallback=fallback)[0]
+
+    def classify_all(
+        self,
+        requests: Sequence[tuple[Mapping[str, Any], str | None]],
+        *,
+        threshold: float = 0.0,
+        fallback: str | None = None,
+    ) -> list[Classification]:
+        """Classify bodies, each with the task that its header declares: as `classify` does it, one by one.
+
+        What is read together costs less: most of the time goes into starting array operations.
+        """
         began = time.perf_counter_ns()
-        prompt = read_prompt(body)
-        window = window_of(prompt)
-        shape = structure_of(prompt, window)
-        signals = _signals(prompt, shape)
-        task, confidence, source = self._settle(prompt, declared or prompt.declared, signals)
-        if task is None:
-            task, confidence = self._read(prompt, window, shape, signals)
-            source = "text"
-        if source == "text" and (confidence < threshold or not window.turn.strip()):
-            signals["text_task"] = task
-            task, source = fallback or self.taxonomy.fallback, "fallback"
-        micros = (time.perf_counter_ns() - began) / 1000
-        return Classification(task, confidence, source, signals, micros)  # type: ignore[arg-type]  # source is one of the literals
+        found: list[_Found] = []
+        left: list[tuple[_Found, Read]] = []
+        for body, declared in requests:
+            prompt = read_prompt(body)
+            window = window_of(prompt)
+            shape = structure_of(prompt, window)
+            signals = _signals(prompt, shape)
+            one = _Found(signals, *self._settle(prompt, declared or prompt.declared, signals))
+            found.append(one)
+            if one.task is None:
+                left.append((one, Read(prompt, window, shape)))
+        for start in range(0, len(left), TOGETHER):
+            self._judge(left[start : start + TOGETHER], threshold, fallback or self.taxonomy.fallback)
+        micros = (time.perf_counter_ns() - began) / 1000 / max(1, len(requests))
+        return [Classification(one.task, one.confidence, one.source, one.signals, micros) for one in found]  # type: ignore[arg-type]  # source is one of the literals, and each has a task by now
 
     def probabilities(self, prompt: Prompt) -> list[float]:
         """Return the calibrated probability of each task, in the taxonomy's order, whatever is declared or settled."""
         window = window_of(prompt)
-        return self._chances(self._featurizer.inputs(prompt, window, structure_of(prompt, window)))
+        (inputs,) = self._featurizer.inputs((Read(prompt, window, structure_of(prompt, window)),))
+        return self._chances(inputs)
 
     def _settle(self, prompt: Prompt, declared: str | None, signals: dict[str, Any]) -> tuple[str | None, float, str]:
         if declared:
@@ -113,16 +141,19 @@ class Classifier:
             return settles["tools"], TOOLS_CONFIDENCE, "signal"
         return None, 0.0, "text"
 
-    def _read(self, prompt: Prompt, window: Window, shape: Structure, signals: dict[str, Any]) -> tuple[str, float]:
-        """Return the likeliest task and its calibrated probability: what `probabilities` says, for one request."""
-        inputs = self._featurizer.inputs(prompt, window, shape)
-        counts = inputs.sums[ALL, : len(CUES)].tolist()
-        found = [place for place, count in enumerate(counts) if count]
-        found.sort(key=counts.__getitem__, reverse=True)
-        signals["cues"] = [CUES[place] for place in found[:3]]
-        chances = self._chances(inputs)
-        highest = max(chances)
-        return self._names[chances.index(highest)], round(highest, 4)
+    def _judge(self, some: Sequence[tuple[_Found, Read]], threshold: float, fallback: str) -> None:
+        """Find the likeliest task and its calibrated probability: what `probabilities` says."""
+        for (one, read), inputs in zip(some, self._featurizer.inputs([read for _, read in some]), strict=True):
+            counts = inputs.sums[ALL, : len(CUES)].tolist()
+            found = [place for place, count in enumerate(counts) if count]
+            found.sort(key=counts.__getitem__, reverse=True)
+            one.signals["cues"] = [CUES[place] for place in found[:3]]
+            chances = self._chances(inputs)
+            highest = max(chances)
+            one.task, one.confidence = self._names[chances.index(highest)], round(highest, 4)
+            if one.confidence < threshold or not read.window.turn.strip():
+                one.signals["text_task"] = one.task
+                one.task, one.source = fallback, "fallback"
 
     def _chances(self, inputs: Inputs) -> list[float]:
         scores = self._logits(inputs)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from gateway.classify.window import EDGE, LIMIT, PLANE, Codes
+from gateway.classify.window import EDGE, ENDING, LIMIT, PLANE, TOGETHER, Codes
 
 Folds = npt.NDArray[np.uint16]
 Hashes = npt.NDArray[np.int64]
@@ -38,8 +39,9 @@ _BLANK, _LETTER, _SINGLE = range(3)
 _ODD: Final = np.uint8(1)
 _PAIR: Final = np.int64(0x1E3779B97F4A7C15)
 _BASE: Final = 0x5851F42D4C957F2D
-_POWERS: Final = np.multiply.accumulate(np.full(LIMIT, _BASE, dtype=np.int64))
-_INVERSES: Final = np.multiply.accumulate(np.full(LIMIT, pow(_BASE, -1, 1 << 64), dtype=np.uint64)).view(np.int64)
+_LONGEST: Final = TOGETHER * LIMIT
+_POWERS: Final = np.multiply.accumulate(np.full(_LONGEST, _BASE, dtype=np.int64))
+_INVERSES: Final = np.multiply.accumulate(np.full(_LONGEST, pow(_BASE, -1, 1 << 64), dtype=np.uint64)).view(np.int64)
 
 
 def _fold(code: int) -> int:
@@ -88,10 +90,12 @@ class Tokenizer:
         self._kinds = _kinds()[folds]
         self._values[ord(EDGE)], self._kinds[ord(EDGE)] = 1, _SINGLE
 
-    def tokens(self, codes: Codes) -> tuple[Places, Hashes]:
+    def tokens(self, codes: Codes, joints: Sequence[int] = ()) -> tuple[Places, Hashes]:
         """Return where each token begins, less one, and (token, pair of it with the next one) for each.
 
-        The text begins with a blank and ends with an edge, which is no token.
+        The text begins with a blank and ends with an edge, which is no token. Several such texts may be read as one:
+        `joints` are the places at which the second and later ones begin; the edges before them are for the caller to
+        leave out.
         """
         kinds = self._kinds.take(codes, mode="clip")
         values = self._values.take(codes, mode="clip")
@@ -103,5 +107,11 @@ class Tokenizer:
         words, pairs = found[:, 0], found[:, 1]
         np.multiply(sums[1:] - sums[:-1], _INVERSES[starts], out=words)
         np.multiply(words, _PAIR, out=pairs)
+        if not joints:
+            pairs[:-1] += words[1:]
+            return starts, found
+        last = starts.searchsorted(np.array(joints) - ENDING) - 1
+        alone = pairs[last]  # what ends a text is in no pair with what begins the next
         pairs[:-1] += words[1:]
+        pairs[last] = alone
         return starts, found

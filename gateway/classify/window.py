@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -19,6 +20,10 @@ PLANE: Final = 0x10000
 """Characters at and above this code point (emoji, rare ideographs) separate words and are not read."""
 EDGE: Final = "\x02"
 """Stands before, between and after the texts; a token of its own."""
+ENDING: Final = 2
+"""Characters that end a window: a blank and an edge."""
+TOGETHER: Final = 8
+"""Windows that are read as one text at most."""
 Codes = npt.NDArray[np.intp]
 
 
@@ -51,3 +56,14 @@ def window_of(prompt: Prompt) -> Window:
     system = prompt.system[:SYSTEM]
     text = f" {EDGE}{turn} {EDGE}{system} {EDGE}{prompt.before[:BEFORE]}\n{prompt.reply[:BEFORE]} {EDGE}"
     return Window(turn, codes_of(text), 2, end, end + 2 + len(system))
+
+
+def joined(windows: Sequence[Window]) -> tuple[Codes, list[int]]:
+    """Return the code points of several windows as one text, and where the second and later ones begin."""
+    if len(windows) == 1:
+        return windows[0].codes, []
+    joints, size = [], 0
+    for window in windows[:-1]:
+        size += len(window.codes)
+        joints.append(size)
+    return np.concatenate([window.codes for window in windows]), joints

@@ -118,3 +118,18 @@ HARD = [
 @pytest.mark.parametrize(("task", "text"), HARD)
 def test_words_of_one_task_in_a_request_of_another(classifier, task, text):
     assert classifier.classify(chat(text)).task == task
+
+
+def test_what_is_read_together_is_told_as_if_it_were_read_alone(classifier):
+    """More than are read at once, with and without other turns, some settled, some empty, one of the longest."""
+    bodies = [chat(text) for _, text in GOLDEN + HARD]
+    bodies += [{}, chat(""), chat("x" * 5000), chat("🦊" * 40), chat("hm", tools=TOOLS)]
+    for at, body in enumerate(bodies[:9]):
+        text = body["messages"][0]["content"]
+        body["messages"] = [{"role": "system", "content": text[at:] * at}, *body["messages"]]
+        body["messages"] += [{"role": "assistant", "content": text[:at]}, {"role": "user", "content": text[::-1]}]
+    alone = [classifier.classify(body, threshold=0.5, fallback="code") for body in bodies]
+    together = classifier.classify_all([(body, None) for body in bodies], threshold=0.5, fallback="code")
+    for one, other in zip(alone, together, strict=True):
+        assert (one.task, one.confidence, one.source) == (other.task, other.confidence, other.source)
+        assert one.signals == other.signals
