@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ class Document(msgspec.Struct):
     language: str
     kind: str
     text: str
+    form: str = "prose"
+    """Documents of one form and language can stand for one another in a prompt."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,21 @@ class Example:
     family: str
     author: str
     body: dict[str, Any]
+    template: dict[str, Any] | None = None
+    """The body before its document was pasted, if it pastes one."""
+    texts: tuple[str, ...] = ()
+    """What could be pasted there: its document, and those of the same language and form."""
+
+
+def pasted(template: dict[str, Any], text: str) -> dict[str, Any]:
+    """Return a copy of a chat body with `text` for each placeholder in its messages."""
+    messages = [
+        {**message, "content": message["content"].replace(PLACEHOLDER, text)}
+        if isinstance(message.get("content"), str)
+        else message
+        for message in template.get("messages", [])
+    ]
+    return {**template, "messages": messages} if messages else template
 
 
 def load_documents(path: Path) -> dict[str, Document]:
@@ -98,16 +115,20 @@ def _example(
         raise ArtefactError(f"{where}: {error}") from error
     if row.task not in tasks and not (unlabelled and row.task is None):
         raise ArtefactError(f"{where}: task: expected one of {', '.join(tasks)}, found {row.task!r}")
-    body = row.body()
-    if row.document is not None:
-        if row.document not in documents:
-            raise ArtefactError(f"{where}: document: {row.document!r} is not in documents.jsonl")
-        text = documents[row.document].text
-        for message in body.get("messages", []):
-            if isinstance(message.get("content"), str):
-                message["content"] = message["content"].replace(PLACEHOLDER, text)
     family = row.family or row.author or str(row.id)
-    return Example(str(row.id), row.task or "", row.language, family, row.author, body)
+    example = Example(str(row.id), row.task or "", row.language, family, row.author, row.body())
+    if row.document is None:
+        return example
+    if row.document not in documents:
+        raise ArtefactError(f"{where}: document: {row.document!r} is not in documents.jsonl")
+    document = documents[row.document]
+    alike = [other.text for other in documents.values() if _alike(other, document)]
+    body = pasted(example.body, document.text)
+    return replace(example, body=body, template=example.body, texts=tuple(alike))
+
+
+def _alike(one: Document, other: Document) -> bool:
+    return (one.language, one.form) == (other.language, other.form)
 
 
 def folds_of(examples: Sequence[Example], count: int, seed: int) -> list[int]:

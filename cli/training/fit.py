@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cli.training.data import Example
-from cli.training.noise import joined, noisy
+from cli.training.noise import joined, noisy, swapped
 from gateway.classify.features import DENSE, Features, Featurizer
 from gateway.classify.prompt import read_prompt
 from gateway.classify.signals import structure_of
@@ -38,6 +38,8 @@ class Options:
     """Copies of each prompt with typos, lost accents or changed case."""
     joins: int = 1
     """Copies of each short prompt of the tasks in `JOINED` with another one of its family appended."""
+    swaps: int = 2
+    """Copies of each prompt that pastes a document, with another one or a part of one."""
     balance: float = 0.5
     """Each row counts by one over this power of how many its task has: rare tasks are not given up for common ones."""
     seed: int = 0
@@ -75,7 +77,7 @@ def matrix_of(features: Sequence[Features], width: int, options: Options) -> Any
 
 
 def varied(examples: Sequence[Example], options: Options) -> list[tuple[int, dict[str, Any]]]:
-    """Return (index of its example, body) for each example, its damaged copies, and copies joined with a like one."""
+    """Return (index of its example, body) for each example and its copies: damaged, joined with a like one, swapped."""
     rng = random.Random(options.seed)  # noqa: S311 (typos, not secrets)
     pairs = [(index, example.body) for index, example in enumerate(examples)]
     for _ in range(options.noise):
@@ -88,6 +90,8 @@ def varied(examples: Sequence[Example], options: Options) -> list[tuple[int, dic
             other = examples[rng.choice(alike[example.task, example.language, example.family])]
             if example.task in JOINED and len(str(example.body)) < JOIN_CHARS:
                 pairs.append((index, joined(example.body, other.body)))
+    for _ in range(options.swaps):
+        pairs += [(index, swapped(example, rng)) for index, example in enumerate(examples) if example.texts]
     return pairs
 
 

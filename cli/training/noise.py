@@ -1,10 +1,13 @@
-"""Damages prompts as people do: swapped, lost and doubled letters, lost accents (called by `fit`)."""
+"""Varies prompts: typos and lost accents as people make them, another text pasted, two in one (called by `fit`)."""
 
 from __future__ import annotations
 
 import random
+import re
 import unicodedata
 from typing import Any
+
+from cli.training.data import Example, pasted
 
 WINDOW = 400
 """Only this many characters at either end are damaged: the classifier looks at little else."""
@@ -25,6 +28,11 @@ GENERIC = (
 )
 """System prompts that say nothing about the task."""
 GENERIC_SHARE = 0.2
+_ENDS = re.compile(r"[.!?。！？।][\"”»]?\s*|\n")
+"""Where a sentence or a line ends, and a text may be cut."""
+_WHOLE = 300
+"""No shorter text is cut."""
+_LEAST = 150
 
 
 def _typos(text: str, rng: random.Random, rate: float) -> str:
@@ -83,3 +91,21 @@ def noisy(body: dict[str, Any], rng: random.Random) -> dict[str, Any]:
         is_user = message.get("role") == "user" and isinstance(content, str)
         messages.append({**message, "content": damaged(content, rng)} if is_user else message)
     return {**body, "messages": messages} if messages else body
+
+
+def cut(text: str, rng: random.Random) -> str:
+    """Return some of the sentences or lines that follow one another in `text`, half the time all of it."""
+    if len(text) < _WHOLE or rng.random() < 0.5:
+        return text
+    ends = [found.end() for found in _ENDS.finditer(text)]
+    first = rng.choice([0, *ends[: len(ends) // 2]])
+    lasts = [end for end in ends if end >= first + _LEAST]
+    return text[first : rng.choice(lasts) if lasts else len(text)].strip()
+
+
+def swapped(example: Example, rng: random.Random) -> dict[str, Any]:
+    """Return an example's request about another document, or a part of one: what is pasted must not tell the task.
+
+    The example must be one that pastes a document.
+    """
+    return pasted(example.template or example.body, cut(rng.choice(example.texts), rng))
