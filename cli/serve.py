@@ -153,7 +153,11 @@ def _take_lock(lock: BinaryIO, data_dir: Path) -> None:
 
 
 def free_port(host: str, port: int) -> int:
-    """Return a port that can be listened on. Raises ClickException where `port` cannot."""
+    """Return a port that can be listened on. Raises ClickException where `port` cannot.
+
+    On Linux it stays ours until this process ends: the child that will listen there takes it by `SO_REUSEADDR`, and
+    nobody who asks for a free port is given it while the model loads.
+    """
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -163,6 +167,8 @@ def free_port(host: str, port: int) -> int:
                 f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port"
             ) from error
         found: int = probe.getsockname()[1]
+        if sys.platform == "linux":
+            probe.detach()
         return found
 
 

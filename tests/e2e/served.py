@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.fixtures.servers import free_port
+from tests.fixtures.ports import free_port
 
 BREAKEVEN = str(Path(sys.executable).with_name("breakeven"))
 

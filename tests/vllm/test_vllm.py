@@ -15,7 +15,8 @@ import pytest
 from engine.models.paths import models_dir
 from gateway.backends.prometheus import read_metrics
 from tests.fixtures.pools import ask, counts_agree, two_pools
-from tests.fixtures.servers import GatewayServer, free_port, get, request, wait_until
+from tests.fixtures.ports import free_port
+from tests.fixtures.servers import GatewayServer, get, request, wait_until
 
 pytestmark = pytest.mark.vllm
 PYTHON = Path(__file__).parents[2] / ".venv-vllm" / "bin" / "python"

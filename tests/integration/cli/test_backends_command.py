@@ -11,7 +11,8 @@ from aiohttp import web
 from click.testing import CliRunner
 
 from cli.main import main
-from tests.fixtures.servers import Scripted, completion, free_port
+from tests.fixtures.ports import free_port
+from tests.fixtures.servers import Scripted, completion
 
 
 def check(tmp_path: Path, backends: str, *options: str) -> tuple[int, str]:

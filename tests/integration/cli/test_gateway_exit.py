@@ -7,7 +7,8 @@ import subprocess
 import urllib.request
 
 from tests.e2e.served import BREAKEVEN, clean_environment
-from tests.fixtures.servers import free_port, wait_until
+from tests.fixtures.ports import free_port
+from tests.fixtures.servers import wait_until
 
 
 def test_an_open_page_does_not_hold_up_the_exit(tmp_path):

@@ -16,7 +16,8 @@ import pytest
 
 from cli.serve import answers
 from gateway.db import Database
-from tests.fixtures.servers import free_port, scripted_upstream, wait_until
+from tests.fixtures.ports import free_port
+from tests.fixtures.servers import scripted_upstream, wait_until
 
 BREAKEVEN = str(Path(sys.executable).with_name("breakeven"))
 POLICY = """

@@ -14,7 +14,8 @@ import pytest
 
 from tests.fixtures.llamacpp import GGUF, MODEL, dead_draft, llama_server
 from tests.fixtures.pools import ask
-from tests.fixtures.servers import GatewayServer, free_port, get, wait_until
+from tests.fixtures.ports import free_port
+from tests.fixtures.servers import GatewayServer, get, wait_until
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 Start = Callable[..., GatewayServer]

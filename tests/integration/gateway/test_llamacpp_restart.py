@@ -12,7 +12,8 @@ from gateway.backends.draft import ANSWERS, ROUNDS
 from gateway.epochs import kind_of
 from tests.fixtures.llamacpp import GGUF, MODEL, dead_draft, llama_server
 from tests.fixtures.pools import ask, two_pools
-from tests.fixtures.servers import GatewayServer, free_port, get, wait_until
+from tests.fixtures.ports import free_port
+from tests.fixtures.servers import GatewayServer, get, wait_until
 
 pytestmark = pytest.mark.model
 Start = Callable[..., GatewayServer]
