@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from tests.fixtures.ports import free_port
 from tests.fixtures.servers import (
     GatewayServer,
     Scripted,
@@ -134,14 +135,14 @@ def test_where_both_fail_the_last_error_is_told(
 
 
 def test_a_backend_that_dies_under_load_costs_no_request(start_gateway: Start, upstream: Scripted) -> None:
-    with scripted_upstream() as dying:
+    port = free_port()
+    with scripted_upstream(port=port) as dying:
         gateway = start_gateway(policy_text(("one", "openai", dying.url), ("two", "openai", upstream.url)))
         wait_until(
             lambda: all(
                 b["healthy"] for b in json.loads(request("GET", f"{gateway.url}/readyz")[2])["backends"].values()
             )
         )
-        port = dying.port
         assert ask(gateway)[0] == 200
     assert [ask(gateway)[0] for _ in range(10)] == [200] * 10
     assert {str(record.arm) for record in gateway.records[-5:]} == {"two/plain"}

@@ -36,12 +36,12 @@ def test_a_restart_is_seen_and_so_is_a_draft_left_out(start_gateway: Start) -> N
         assert _ask(gateway, "spec/ngram-k4") == (200, "spec/ngram-k4")
         first = _spec(gateway)
     with llama_server(GGUF, "--port", port, "--ngram", "4"):
-        wait_until(lambda: _spec(gateway)["epoch"] != first["epoch"])
+        wait_until(lambda: (seen := _spec(gateway))["epoch"] != first["epoch"] and seen["healthy"])
         second = _spec(gateway)
         assert kind_of(second["epoch"]) == kind_of(first["epoch"])  # what was known is lent to it
         assert (second["arms"], second["detail"]) == (["spec/ngram-k4"], "")
     with llama_server(GGUF, "--port", port):
-        wait_until(lambda: _spec(gateway)["epoch"] != second["epoch"] and _spec(gateway)["healthy"])
+        wait_until(lambda: (seen := _spec(gateway))["epoch"] != second["epoch"] and seen["healthy"])
         third = _spec(gateway)
         assert kind_of(third["epoch"]) != kind_of(second["epoch"])
         assert third["arms"] == ["spec/plain"]
@@ -62,7 +62,7 @@ def test_a_draft_that_died_in_a_restart_is_noticed_within_the_stated_answers(
         assert alive is not None
         assert alive.accepted > alive.drafted / 2
     with llama_server(GGUF, "--port", port, "--draft", str(dead_draft(tmp_path))):
-        wait_until(lambda: _spec(gateway)["epoch"] != before["epoch"] and _spec(gateway)["healthy"])
+        wait_until(lambda: (seen := _spec(gateway))["epoch"] != before["epoch"] and seen["healthy"])
         for number in range(ANSWERS):
             assert _spec(gateway)["detail"] == "", number
             assert _ask(gateway, "spec/draft_model-k4", 24) == (200, "spec/draft_model-k4")

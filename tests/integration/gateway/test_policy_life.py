@@ -242,19 +242,27 @@ def test_backends_change_with_the_policy_and_running_streams_end_on_the_old_one(
     assert gateway.apply(second)[0] == 200
     assert gateway.ask()["x-breakeven-arm"] == "b/plain"
     assert len(upstream.bodies) == 1
-    thread.join(20)
+    thread.join(60)
     assert b"data: [DONE]\n" in lines
     assert upstream.aborted == 0
     wait_until(lambda: set(get(f"{gateway.url}/readyz")[1]["backends"]) == {"b"})
 
 
 def test_a_new_backend_is_used_once_it_answers(
-    gateways: Gateways, upstream: Scripted, other_upstream: Scripted
+    gateways: Gateways, upstream: Scripted, other_upstream: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("gateway.generations.PATIENCE_S", 60.0)
     gateway = gateways.start(policy(upstream))
     other_upstream.up = False
-    threading.Timer(0.6, setattr, (other_upstream, "up", True)).start()
-    assert gateway.apply(policy(other_upstream, backend="b"))[0] == 200
+    applied: list[int] = []
+    thread = threading.Thread(target=lambda: applied.append(gateway.apply(policy(other_upstream, backend="b"))[0]))
+    thread.start()
+    wait_until(lambda: other_upstream.looks >= 2)
+    assert applied == []
+    assert gateway.ask()["x-breakeven-arm"] == "a/plain"
+    other_upstream.up = True
+    thread.join(60)
+    assert applied == [200]
     assert gateway.ask()["x-breakeven-arm"] == "b/plain"
 
 
@@ -291,16 +299,22 @@ def test_reloads_under_load_lose_and_mix_nothing(
 
     thread = threading.Thread(target=run)
     thread.start()
+
+    def used(text: str) -> None:
+        """Wait until a request has met this policy."""
+        wait_until(lambda: bool(failures) or (bool(seen) and seen[-1][0] == hash_of(text)))
+
+    used(texts[0])
     for number in range(1, 7):
+        text = texts[1] if number % 2 else texts[0] + f"# {number}\n"
         if number % 2:
-            assert gateway.apply(texts[number % 2])[0] == 200
+            assert gateway.apply(text)[0] == 200
         else:
-            gateway.write(texts[0] + f"# {number}\n")
-            arms[hash_of(texts[0] + f"# {number}\n")] = "a/plain"
-            gateway.follows(texts[0] + f"# {number}\n")
-        time.sleep(0.15)
+            arms[hash_of(text)] = "a/plain"
+            gateway.write(text)
+        used(text)
     stop.set()
-    thread.join(20)
+    thread.join(60)
     assert failures == []
     assert len({policy for policy, _ in seen}) == 5
     assert all(arms[policy] == arm for policy, arm in seen)

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from tests.fixtures.servers import (
     METRICS,
+    USAGE,
     GatewayServer,
     Scripted,
     begin_stream,
@@ -62,15 +63,24 @@ def test_the_openai_client_gets_an_answer_with_headers(gateway: GatewayServer, u
 
 
 def test_the_openai_client_gets_a_stream(gateway: GatewayServer, upstream: Scripted) -> None:
-    async def slowly(req: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        return await upstream.stream(req, body, 0.01)
+    chunks: list[Any] = []
 
-    upstream.handler = slowly
+    async def word_by_word(req: web.Request, _: dict[str, Any]) -> web.StreamResponse:
+        response = await begin_stream(req)
+        for at, word in enumerate(upstream.words):
+            await response.write(events(chunk({"content": word})))
+            while len(chunks) <= at:  # noqa: ASYNC110 — so that no two words travel together
+                await asyncio.sleep(0.001)
+        await response.write(events(chunk({}, "stop"), chunk(None, usage=USAGE)) + b"data: [DONE]\n\n")
+        return response
+
+    upstream.handler = word_by_word
     with client(gateway).chat.completions.with_streaming_response.create(
         model="m", messages=MESSAGES, stream=True
     ) as raw:
         assert raw.headers["x-breakeven-arm"] == "pool/plain"
-        chunks = list(raw.parse())
+        for one in raw.parse():
+            chunks.append(one)  # noqa: PERF402 — one by one
     text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     assert text == "hello wörld"
     assert all(c.usage is None for c in chunks)
@@ -178,13 +188,19 @@ async def test_a_client_that_leaves_before_the_first_token_aborts_too(
     gateway: GatewayServer, upstream: Scripted
 ) -> None:
     async def never(_: web.Request, __: dict[str, Any]) -> web.StreamResponse:
-        await asyncio.sleep(30)
+        await asyncio.sleep(300)
         raise AssertionError("nobody should wait for this")
 
+    async def ask() -> None:
+        async with streaming(f"{gateway.url}/v1/chat/completions", CHAT):
+            raise AssertionError("there is no answer")
+
     upstream.handler = never
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.3), streaming(f"{gateway.url}/v1/chat/completions", CHAT):
-            pass
+    asking = asyncio.create_task(ask())
+    await asyncio.to_thread(wait_until, lambda: len(upstream.bodies) == 1)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
     await asyncio.to_thread(wait_until, lambda: upstream.aborted == 1)
     assert (await asyncio.to_thread(gateway.last)).status == 499
 
@@ -261,7 +277,7 @@ def test_patience_ends_between_tokens(upstream: Scripted, start_gateway: Start) 
     async def stall(req: web.Request, _: dict[str, Any]) -> web.StreamResponse:
         response = await begin_stream(req)
         await response.write(events(chunk({"content": "a"})))
-        await asyncio.sleep(30)
+        await asyncio.sleep(300)
         return response
 
     upstream.handler = stall
@@ -277,7 +293,7 @@ def test_patience_ends_before_the_first_token(upstream: Scripted, start_gateway:
     async def stall(req: web.Request, _: dict[str, Any]) -> web.StreamResponse:
         if stream:
             await begin_stream(req)
-        await asyncio.sleep(30)
+        await asyncio.sleep(300)
         raise AssertionError
 
     upstream.handler = stall

@@ -31,7 +31,7 @@ def redis_state(gateway: GatewayServer) -> Any:
 
 def recorded(url: str) -> int:
     async def count() -> int:
-        database = Database(url)
+        database = Database(url, timeout_s=20.0)
         rows = await database.window(time.time() - 600)
         await database.aclose()
         return sum(row.sums.requests for row in rows.activity)
@@ -49,13 +49,13 @@ def test_a_frozen_then_killed_redis_delays_and_loses_nothing(
     usual = min(ask(gateway) for _ in range(3))
     valkey_server.signal(signal.SIGSTOP)
     frozen = sorted(ask(gateway) for _ in range(9))
-    assert frozen[4] < usual + 0.5
+    assert frozen[4] < usual + 5.0  # the median: a request that waited for the frozen server would get no answer
     wait_until(lambda: not redis_state(gateway)["ok"])
     assert redis_state(gateway)["detail"]
     assert request("GET", f"{gateway.url}/readyz")[0] == 200
     valkey_server.signal(signal.SIGCONT)
     valkey_server.kill()
-    assert sorted(ask(gateway) for _ in range(9))[4] < usual + 0.5
+    assert sorted(ask(gateway) for _ in range(9))[4] < usual + 5.0
     valkey_server.start()
-    wait_until(lambda: redis_state(gateway)["ok"], 20)
-    wait_until(lambda: recorded(url) == 21, 20)
+    wait_until(lambda: redis_state(gateway)["ok"])
+    wait_until(lambda: recorded(url) == 21)
