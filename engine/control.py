@@ -12,11 +12,14 @@ stretches of one output. q_j = θ·m·o_j/(1 + θ·m·o_j) with o_j = p_j/(1 −
 - m is the task's: what a round that was accepted in full says of the next one, what any other round does, and what a
   step does for which the drafter had nothing.
 Then the best k maximises a_k / x_k, with a_k the tokens that a round is expected to emit and x_k its cost in plain
-steps; nothing is drafted where no k exceeds 1.
+steps; nothing is drafted where no k exceeds 1. After a round that failed or a step without a draft less is expected
+than usual: a moment that passes, in which time is worth what the request gains at other times, G tokens per plain step.
+There the best k maximises a_k − G·x_k, so that drafts are shorter.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from engine.messages import Adaptive
@@ -202,21 +205,45 @@ class Controller:
         hit, miss, spread = self._hit, self._miss, self._spread
         theta = (spread[0] + hit[0] + LENT * hit[1]) / (spread[0] + miss[0] + LENT * miss[1])
         later = (spread[1] + hit[1] + LENT * hit[0]) / (spread[1] + miss[1] + LENT * miss[0])
+        gain, best = self._most_per_cost(self._now, theta, later)
+        self._least_bad = best
+        if gain <= 1.0:
+            best = 0
+        elif self._now is not self._unknown and self._now is not self._after_full:
+            usual, _ = self._most_per_cost(self._unknown, theta, later)
+            if usual > gain:
+                best = self._most_at(usual, theta, later)
+        if best != self._best:
+            self.switches += 1
+            self._best = best
+
+    def _most_per_cost(self, chances: _Chances, theta: float, later: float) -> tuple[float, int]:
+        """Return the highest expected gain a_k / x_k and its draft length."""
         alive = emitted = 1.0
-        gain = 0.0
-        for (k, worth), odds in zip(self._ladder, self._now.odds, strict=False):
+        gain, best = 0.0, self._k_max
+        for (k, worth), odds in zip(self._ladder, chances.odds, strict=False):
             q = theta * odds
             alive *= q / (1.0 + q)
             emitted += alive
             if emitted * worth > gain:
-                gain, self._least_bad = emitted * worth, k
+                gain, best = emitted * worth, k
             if alive < NEGLIGIBLE and gain > 0.0:
                 break
             theta = later
-        best = self._least_bad if gain > 1.0 else 0
-        if best != self._best:
-            self.switches += 1
-            self._best = best
+        return gain, best
+
+    def _most_at(self, usual: float, theta: float, later: float) -> int:
+        """Return the draft length that gains most now where time is worth `usual` tokens per plain step."""
+        alive = emitted = 1.0
+        most, best = -math.inf, self._k_max
+        for (k, worth), odds in zip(self._ladder, self._now.odds, strict=False):
+            q = theta * odds
+            alive *= q / (1.0 + q)
+            emitted += alive
+            if worth > 0.0 and emitted - usual / worth > most:
+                most, best = emitted - usual / worth, k
+            theta = later
+        return best
 
 
 def _multipliers(given: Sequence[float]) -> tuple[float, float]:
