@@ -21,6 +21,8 @@ from gateway.routing.tuning import Tuning
 PLAIN_KEY = ("plain", 0)
 ArmKey = tuple[str, int]
 """(method, k) within one backend; plain is `("plain", 0)`."""
+ALIKE = 0.9
+"""Correlation between draft lengths of one method before a request has told of them: what makes one good makes all."""
 
 
 @dataclass(slots=True)
@@ -240,7 +242,7 @@ def _shrink(arm: Estimate, prior: Prior | None, tuning: Tuning) -> None:
 def _with_differences(evidence: Evidence, blocks: list[tuple[list[int], Vector, Vector]]) -> Evidence:
     arms = evidence.arms
     evidence.gap = [[one.r - other.r for other in arms] for one in arms]
-    evidence.spread = [[math.hypot(one.se, other.se) for other in arms] for one in arms]
+    evidence.spread = [[_apart(one, other) for other in arms] for one in arms]
     for rows, gap, spread in blocks:
         for i, row in enumerate(rows):
             for j, column in enumerate(rows):
@@ -248,3 +250,14 @@ def _with_differences(evidence: Evidence, blocks: list[tuple[list[int], Vector, 
                     evidence.gap[row][column] = float(gap[i, j])
                     evidence.spread[row][column] = float(spread[i, j])
     return evidence
+
+
+def _apart(one: Estimate, other: Estimate) -> float:
+    """Return the standard error of a difference that no request has shown.
+
+    Draft lengths of one method of which no request tells share what is unsure of them: the acceptance of the task.
+    """
+    variance = one.se**2 + other.se**2
+    if one.key[0] == other.key[0] and not one.requests and not other.requests:
+        variance -= 2 * ALIKE * one.se * other.se
+    return math.sqrt(max(0.0, variance))

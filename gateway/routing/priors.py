@@ -9,6 +9,7 @@ from functools import lru_cache
 from gateway.routing.applications import Finer
 from gateway.routing.book import ALL, Book, Kind
 from gateway.routing.estimates import ArmKey, Prior, Setting, evidence_at
+from gateway.routing.longer import UNSURE, acceptance, tokens_of
 from gateway.routing.stats import Layout, Pile
 
 
@@ -32,7 +33,27 @@ def task_priors(
         r = ((1 + sum(ratios)) * rounds + undrafted) / tokens
         sd = math.hypot(setting.tuning.task_sd * r, setting.tuning.prior_sd / math.sqrt(n))
         priors[method, k] = Prior(max(1e-3, r), sd)
+    _add_longer(priors, totals, offered, setting)
     return priors
+
+
+def _add_longer(
+    priors: dict[ArmKey, Prior], totals: Mapping[str, Pile], offered: Sequence[ArmKey], setting: Setting
+) -> None:
+    """Judge draft lengths that no other task has run from the longest shorter one that others have run."""
+    known = dict(priors)
+    for method, k in offered:
+        base = max((length for name, length in known if name == method and length < k), default=None)
+        if (method, k) in known or base is None:
+            continue
+        ratios, shorter = setting.ratios(method, k), setting.ratios(method, base)
+        if ratios is None or shorter is None:
+            continue
+        chances = acceptance(totals[method], setting.tuning.optimistic_prior)
+        (emitted, full), (more, _) = tokens_of(chances, base), tokens_of(chances, k)
+        factor = (1 + sum(ratios)) / (1 + sum(shorter)) * emitted / more
+        r = known[method, base].r * factor
+        priors[method, k] = Prior(r, math.hypot(known[method, base].sd * factor, UNSURE * full * (k - base) / more * r))
 
 
 def application_priors(

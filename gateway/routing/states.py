@@ -8,6 +8,7 @@ holds an arm that is slower than plain beyond doubt: it is left at once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -54,14 +55,21 @@ def probe_share(
     if evidence.arms[0].measured:
         return _measured_probes(at, evidence, tuning)
     method, k = state.incumbent
+    early = not state.settled and evidence.arms[at].requests < tuning.settle_requests
     hidden = [
-        i for i, arm in enumerate(evidence.arms) if i not in (at, 0) and not (arm.key[0] == method and arm.key[1] <= k)
+        i
+        for i, arm in enumerate(evidence.arms)
+        if i not in (at, 0) and not (arm.key[0] == method and (early or arm.key[1] <= k))
     ]
     if fallen_for is not None and state.settled and at == 0 and hidden:
         share = tuning.probe_fallen / (1 + fallen_for / 100) ** 0.5
         return max(tuning.probe_min, share), [evidence.arms[min(hidden, key=lambda i: evidence.arms[i].key[1])].key]
     z = tuning.probe_z if state.settled else tuning.settle_plain_z
-    open_ = [i for i in hidden if evidence.gap[i][at] - z * evidence.spread[i][at] < 0]
+    open_ = [
+        i
+        for i in hidden
+        if (evidence.gap[i][at] < z * evidence.spread[i][at] if at else _worth_probing(evidence, i, state.seen, tuning))
+    ]
     if open_:
         return tuning.probe_max, [evidence.arms[min(open_, key=lambda i: evidence.arms[i].r)].key]
     if not hidden:
@@ -70,6 +78,27 @@ def probe_share(
     cost = tuning.probe_cost + tuning.probe_cost_early / (1 + state.seen / 100)
     share = cost / max(1e-9, evidence.gap[cheapest][at])
     return min(tuning.probe_fallen, max(tuning.probe_min, share)), [evidence.arms[cheapest].key]
+
+
+def _worth_probing(evidence: Evidence, one: int, seen: float, tuning: Tuning) -> bool:
+    """Return whether trying a draft instead of plain may bring more than it costs, as many requests ahead as were seen.
+
+    After m probes the difference will have moved by a known standard deviation; what a switch would
+    then save on average is that times the normal loss function (H. Raiffa, R. Schlaifer, Applied Statistical Decision
+    Theory, 1961, 5.11). It is worth it if some number of probes brings more than m times the difference.
+    """
+    gap, se = evidence.gap[one][0], evidence.spread[one][0]
+    if gap <= 0 or se <= 0:
+        return gap <= 0
+    behind = (tuning.prior_sd / se) ** 2
+    ahead = tuning.probe_ahead + seen
+    for probes in (1.0, max(1.0, behind), max(1.0, 4.0 * behind)):
+        moved = se * math.sqrt(probes / (behind + probes))
+        z = gap / moved
+        loss = math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi) - 0.5 * z * math.erfc(z / math.sqrt(2))
+        if moved * loss * ahead > probes * gap:
+            return True
+    return False
 
 
 def _measured_probes(at: int, evidence: Evidence, tuning: Tuning) -> tuple[float, list[ArmKey]]:

@@ -68,7 +68,10 @@ class Tuning:
     """Expected gain at which every request leaves a queue; below, a share in proportion. Load is seen a second late:
     whoever answers it faster makes the queues swing."""
     probe_z: float = 0.84
-    """Standard errors of that "may be"."""
+    """Standard errors of that "may be" for a longer draft of a settled node."""
+    probe_ahead: float = 200.0
+    """Requests that a kind of request is taken to have ahead of it at least when probes are weighed; else as many as
+    were seen."""
     lend_requests: float = 100.0
     """What other temperatures and contexts of the same task may weigh together, in requests."""
     restart_requests: float = 20.0
