@@ -9,4 +9,4 @@ from playwright.sync_api import Page, expect
 
 def until_live(page: Page) -> None:
     """Return once the page's events arrive."""
-    expect(page.locator("#live-state")).to_have_text(re.compile("^live"), timeout=30_000)
+    expect(page.locator("#live-state")).to_have_text(re.compile("^live"), timeout=90_000)

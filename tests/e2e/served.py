@@ -29,7 +29,7 @@ class Served:
     process: subprocess.Popen[bytes]
     log: Path
 
-    def breakeven(self, *arguments: str, timeout: float = 110.0) -> subprocess.CompletedProcess[str]:
+    def breakeven(self, *arguments: str, timeout: float = 200.0) -> subprocess.CompletedProcess[str]:
         """Run another command of the same installation, with the same data folder."""
         env = clean_environment() | {"BREAKEVEN_DATA_DIR": str(self.data_dir), "BREAKEVEN_URL": self.url}
         return subprocess.run(
@@ -49,7 +49,7 @@ def clean_environment() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def serve(data_dir: Path, *options: str, ready_s: float = 100.0, **environment: str) -> Iterator[Served]:
+def serve(data_dir: Path, *options: str, ready_s: float = 200.0, **environment: str) -> Iterator[Served]:
     """Run `breakeven serve` for the length of a block, until it is ready; end it as Ctrl-C would."""
     port = free_port()
     log = data_dir.parent / f"{data_dir.name}.log"
@@ -66,7 +66,7 @@ def serve(data_dir: Path, *options: str, ready_s: float = 100.0, **environment: 
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
         try:
-            process.wait(20)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -76,7 +76,7 @@ def wait_ready(served: Served, seconds: float) -> None:
     """Wait for `/readyz`; fail with the log where it does not come or the process ends."""
     deadline = time.monotonic() + seconds
     while True:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{served.url}/readyz", timeout=5):
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{served.url}/readyz", timeout=60):
             return  # an error status raises HTTPError, which is an OSError
         tail = served.log.read_text(errors="replace")[-4000:]
         assert served.process.poll() is None, f"serve ended with {served.process.returncode}:\n{tail}"

@@ -20,7 +20,7 @@ def database_url(tmp_path):
 def create_key(role, database_url):
     """Create a key as an operator would, and return it."""
     command = [BREAKEVEN, "keys", "create", "--role", role, "--name", role, "--database-url", database_url]
-    done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=200, check=True)
     return re.search(r"\bbk-[\w-]+", done.stdout)[0]
 
 

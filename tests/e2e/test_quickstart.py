@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from gateway.types import DEFAULT_TASKS
+from tests.fixtures.servers import wait_until
 from tests.repo.tree import text
 
 REASON = re.compile(r"(speculative|plain) engine/[\w-]+: .+")
@@ -111,7 +112,7 @@ def test_the_readmes_request_runs_as_printed(served, model):
     assert "http://127.0.0.1:8000/v1" in code
     assert 'model="SmolLM2-135M-Instruct"' in code
     code = code.replace("http://127.0.0.1:8000", served.url).replace("SmolLM2-135M-Instruct", model)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     task, path, reason = done.stdout.splitlines()[-3:]
     assert task == "structured"
@@ -141,13 +142,12 @@ def test_the_demo_runs_against_it_and_keeps_its_contract(served):
 
 def test_report_reads_what_was_served(served, client, model):
     ask(client, model, "for the report", extra_headers={"x-breakeven-task": "math"})
-    tasks = {}
-    for _ in range(50):  # records are written in the background
+
+    def requests_of_math():
         done = served.breakeven("report", "--since", "1h", "--format", "json")
         assert done.returncode == 0, done.stderr
-        tasks = {row["task"]: row["requests"] for row in json.loads(done.stdout)["tasks"]}
-        if tasks.get("math"):
-            break
-    assert tasks["math"] >= 1
+        return {row["task"]: row["requests"] for row in json.loads(done.stdout)["tasks"]}.get("math", 0)
+
+    wait_until(lambda: requests_of_math() >= 1, 120)  # records are written in the background
     as_text = served.breakeven("report", "--since", "1h")
     assert "math" in as_text.stdout

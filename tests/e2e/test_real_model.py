@@ -17,13 +17,13 @@ pytestmark = pytest.mark.model
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory):
-    with serve(tmp_path_factory.mktemp("real") / "data", ready_s=110) as running:
+    with serve(tmp_path_factory.mktemp("real") / "data", ready_s=240) as running:
         yield running
 
 
 def test_the_readmes_request_gets_a_real_answer(real):
     code = re.search(r"```python\n(.+?)```", text("README.md"), re.S)[1].replace("http://127.0.0.1:8000", real.url)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     *answer, task, path, reason = done.stdout.splitlines()
     assert "ada" in "".join(answer).lower()  # a random model would not say so

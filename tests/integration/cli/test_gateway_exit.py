@@ -17,7 +17,7 @@ def test_an_open_page_does_not_hold_up_the_exit(tmp_path):
     with log.open("wb") as out:
         process = subprocess.Popen(command, env=clean_environment(), stdout=out, stderr=out)
     try:
-        wait_until(lambda: b"startup complete" in log.read_bytes(), 30)
+        wait_until(lambda: b"startup complete" in log.read_bytes())
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/ops/events", timeout=60) as stream:
             assert stream.readline().startswith(b"retry:")
             process.send_signal(signal.SIGTERM)

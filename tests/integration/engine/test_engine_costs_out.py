@@ -34,7 +34,7 @@ def test_the_cost_file_is_written_and_renewed(
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path, tiny_model_dir: Path) -> None:
     process, log = run_engine("--model", str(tiny_model_dir), "--costs-out", str(tmp_path / "no" / "costs.yaml"))
     try:
-        assert process.wait(60) == 1
+        assert process.wait(120) == 1
         assert "costs_out: expected a file in a folder that exists" in log.read_text("utf-8")
     finally:
         stop(process)

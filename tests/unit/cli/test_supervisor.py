@@ -1,6 +1,7 @@
 """The supervisor with small children: restarted, ended, never outliving it."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -41,7 +42,7 @@ async def supervisor():
 
 
 async def until(condition):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -60,14 +61,14 @@ async def test_a_killed_child_is_started_again(supervisor):
 async def test_a_needed_child_that_cannot_start_ends_everything_and_says_why(supervisor):
     command = [sys.executable, "-S", "-c", "import sys; print('no model'); sys.exit(3)"]
     supervisor.add(ChildSpec("worker", command, never))
-    await asyncio.wait_for(supervisor.wait(), 20)
+    await asyncio.wait_for(supervisor.wait(), 60)
     assert supervisor.failure == "worker could not start (exit status 3): no model"
     assert "worker | no model" in supervisor.said
 
 
 async def test_a_missing_program_is_said(supervisor):
     supervisor.add(ChildSpec("worker", ["/nonexistent/program"], never))
-    await asyncio.wait_for(supervisor.wait(), 20)
+    await asyncio.wait_for(supervisor.wait(), 60)
     assert "worker could not start (exit status 1)" in supervisor.failure
     assert any("/nonexistent/program" in line for line in supervisor.said)
 
@@ -118,19 +119,20 @@ def test_a_child_dies_with_a_killed_parent(command, tmp_path):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not (pidfile.exists() and pidfile.read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     child = psutil.Process(int(pidfile.read_text()))
-    while any("tether" in part for part in child.cmdline()):  # it has not become the command yet
+    while child.cmdline() != command:  # it has not become the command yet
         assert time.monotonic() < deadline
         time.sleep(0.01)
     process.kill()
     process.wait()
-    while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while child.status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
 
 def test_the_tether_does_not_start_without_its_parent():

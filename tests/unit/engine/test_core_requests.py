@@ -187,7 +187,7 @@ def test_adding_from_other_threads_while_stepping(loaded: LoadedModel, draft: Lo
     threads = [threading.Thread(target=send, args=(lane,)) for lane in range(4)]
     for thread in threads:
         thread.start()
-    while core.has_work() or any(thread.is_alive() for thread in threads):
+    while any(thread.is_alive() for thread in threads) or core.has_work():  # in this order: the last may add and end
         collect(answers, core.step())
     for thread in threads:
         thread.join()

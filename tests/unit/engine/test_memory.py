@@ -52,19 +52,25 @@ def test_products_meet_few_sizes() -> None:
 
 
 HUGE = """
-import re
 from engine.memory import set_memory_up
 set_memory_up()
 import torch
 kept = torch.ones(16 << 20, dtype=torch.int8)
+size = wanted = 0
 with open("/proc/self/smaps") as file:
-    print(sum(int(size) for size in re.findall(r"AnonHugePages: +([0-9]+) kB", file.read())) << 10)
+    for line in file:
+        if line.startswith("Size:"):
+            size = int(line.split()[1]) << 10
+        elif line.startswith("VmFlags:") and "hg" in line.split():
+            wanted += size
+print(wanted)
 """
 
 
 @pytest.mark.skipif(
     not SETTING.is_file() or "[never]" in SETTING.read_text(), reason="this kernel gives nobody huge pages"
 )
-def test_weights_lie_in_huge_pages() -> None:
+def test_huge_pages_are_asked_for_weights() -> None:
+    """Whether the kernel has any to give at the moment is its own affair."""
     done = subprocess.run([sys.executable, "-c", HUGE], capture_output=True, text=True, check=True)
-    assert int(done.stdout) >= 8 << 20
+    assert int(done.stdout) >= 16 << 20

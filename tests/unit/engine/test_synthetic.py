@@ -23,8 +23,8 @@ def test_the_profile_comes_out(tmp_path: Path) -> None:
     core = make_core(random_model("llama"), synthetic_acceptance=path, profile=False)
     assert core.synthetic
     asked = [
-        request("code", [5, 6, 7], method="ngram", k=2, max_tokens=400, ignore_eos=True, task="code"),
-        request("other", [5, 6, 7], method="ngram", k=2, max_tokens=40, ignore_eos=True),
+        request("code", [5, 6, 7], method="ngram", k=2, max_tokens=400, ignore_eos=True, task="code", seed=1),
+        request("other", [5, 6, 7], method="ngram", k=2, max_tokens=40, ignore_eos=True, seed=2),
     ]
     answers = run(core, asked)
     code = answers["code"].metrics.speculative_decoding

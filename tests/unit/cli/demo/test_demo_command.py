@@ -126,12 +126,12 @@ class Gateway:
 
         thread = threading.Thread(target=run_loop)
         thread.start()
-        assert ready.wait(10)
+        assert ready.wait(60)
         try:
             yield self
         finally:
             loop.call_soon_threadsafe(loop.stop)
-            thread.join(10)
+            thread.join(60)
 
 
 def server(*faults, key=None):

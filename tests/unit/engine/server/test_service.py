@@ -25,10 +25,12 @@ class WatchedCore(EngineCore):
         super().__init__(model, EngineConfig(dtype="float32", device="cpu", profile=False, max_batch=1, max_waiting=1))
         self.gate = threading.Event()
         self.gate.set()
+        self.adding = threading.Event()
         self.ended: list[tuple[str, str]] = []
 
     def add(self, request: GenerateRequest) -> None:
-        assert self.gate.wait(30)
+        self.adding.set()
+        assert self.gate.wait(60)
         super().add(request)
 
     def step(self) -> list[StepOutput]:
@@ -59,7 +61,7 @@ async def until(condition: Callable[[], bool]) -> None:
     """Wait for what the step thread does, without holding up the event loop."""
 
     def poll() -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -80,7 +82,7 @@ async def test_cancelled_while_its_schema_is_compiled(service: EngineService) ->
     core = core_of(service)
     core.gate.clear()
     task = asyncio.create_task(service.submit([request("a", 900, grammar={})]))
-    await asyncio.sleep(0.05)
+    await until(core.adding.is_set)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -93,8 +95,9 @@ async def test_cancelled_while_its_schema_is_compiled(service: EngineService) ->
 async def test_what_does_not_fit_takes_the_rest_with_it(service: EngineService) -> None:
     with pytest.raises(QueueFull):
         await service.submit([request(f"r{i}", 900) for i in range(8)])
-    await until(lambda: not service.core.has_work())
-    assert {reason for _, reason in core_of(service).ended} == {"abort"}
+    core = core_of(service)
+    await until(lambda: bool(core.ended) and not core.has_work())  # what has no work left may not have said so yet
+    assert {reason for _, reason in core.ended} == {"abort"}
     assert service.open_requests == 0
 
 
@@ -102,7 +105,7 @@ async def test_closing_twice_is_closing_once(service: EngineService) -> None:
     generation = await service.submit([request("a", 900)])
     generation.close()
     generation.close()
-    await until(lambda: not service.core.has_work())
+    await until(lambda: bool(core_of(service).ended) and not service.core.has_work())
     assert core_of(service).ended == [("a", "abort")]
 
 

@@ -53,6 +53,8 @@ def test_case_accents_widths_quotes_and_digits_do_not_matter(tokenizer, one, oth
         ("don't (stop)!", "don ' t ( stop ) !"),
         ("请翻译 abc", "请 翻 译 abc"),
         ("用python写", "用 python 写"),
+        ("요약해 줘", "요 약 해 줘"),
+        ("용융연", "용 융 연"),
         ("कविता   लिखो\n", "कविता लिखो"),
         ("x ≤ 12", "x ≤ 00"),
         ("one 🙂two", "one two"),

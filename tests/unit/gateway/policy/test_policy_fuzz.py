@@ -140,7 +140,7 @@ def bomb(levels: int) -> str:
     ],
     ids=lambda value: value[:24] if isinstance(value, str) else None,
 )
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(150)
 def test_hostile_files(text: str, message: str):
     tracemalloc.start()
     with pytest.raises(PolicyError, match=re.escape(message)) as caught:
