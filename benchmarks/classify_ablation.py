@@ -1,7 +1,8 @@
 """What each kind of signal adds to classification, and what classification adds to routing.
 
 `python -m benchmarks classify_ablation` (needs scikit-learn; some minutes). The first half is held-out macro-F1, folds
-by family over `classifier_data/`, with one kind of signal left out, or alone. The second is the time that the live
+by family over `classifier_data/`, with one kind of signal left out, or alone; and once with whole prompt files held
+out, as prompts of another source would be. The second is the time that the live
 decision needs on acceptance traces, relative to no speculation, when it is told each request's true task, the one that
 a classifier gives that has seen nothing of the prompt's family, or one task for all.
 """
@@ -35,6 +36,7 @@ from gateway.classify.rows import Row
 
 ROOT = Path(__file__).parent.parent
 FOLDS, SEEDS = 3, 3
+FILE_FOLDS = 9
 LENGTHS = (2, 4, 8)
 ACCEPTANCES = (0.85, 0.3, 0.5, 0.65, 0.2, 0.75, 0.4, 0.1)
 CUE_PART, FACT_PART, PAIR_PART = slice(COUNTED), slice(COUNTED, AFTER_SCRIPTS), slice(AFTER_SCRIPTS, None)
@@ -75,24 +77,38 @@ class Study:
         self.examples: list[Example] = load_examples(ROOT / "classifier_data", self.names)
         self.labels = np.array([self.names.index(example.task) for example in self.examples])
         self.folds = np.array(folds_of(self.examples, FOLDS, options.seed))
+        self.files = np.array([example.id.rpartition("-")[0] for example in self.examples])
         copies = varied(self.examples, options)
         self.source = np.array([index for index, _ in copies])
         featurizer = base.featurizer()
         self.width = REGIONS * featurizer.places
         self.features = features_of(featurizer, [body for _, body in copies])
 
-    def guesses(self, mask: Mask, *, copies: bool = True) -> Array:
-        """Return each example's task by number, as predicted by a model that has not seen its family."""
+    def guesses(self, mask: Mask, *, copies: bool = True, folds: Array | None = None) -> Array:
+        """Return each example's task by number, as predicted by a model that has not seen its fold (of families)."""
+        folds = self.folds if folds is None else folds
         features = [mask(found) for found in self.features]
         matrix = matrix_of(features, self.width, self.options)
         usable = np.ones(len(features), dtype=bool) if copies else np.arange(len(features)) < len(self.examples)
         guess = np.zeros(len(self.examples), dtype=np.int64)
-        for fold in range(FOLDS):
-            chosen = np.flatnonzero((self.folds[self.source] != fold) & usable)
+        for fold in np.unique(folds):
+            chosen = np.flatnonzero((folds[self.source] != fold) & usable)
             weights = fit(matrix[chosen], self.labels[self.source[chosen]], self.options, len(self.names))
-            held = np.flatnonzero(self.folds == fold)
+            held = np.flatnonzero(folds == fold)
             guess[held] = logits_of(weights, [features[i] for i in held]).argmax(axis=1)
         return guess
+
+    def by_file(self) -> dict[str, Any]:
+        """Return macro-F1 and the share of each prompt file that is right, where the whole file is held out."""
+        whole = [
+            dataclasses.replace(example, family=file) for example, file in zip(self.examples, self.files, strict=True)
+        ]
+        guess = self.guesses(_without(), folds=np.array(folds_of(whole, FILE_FOLDS, self.options.seed)))
+        right = {
+            file: float((guess == self.labels)[self.files == file].mean().round(4)) for file in np.unique(self.files)
+        }
+        mean = round(sum(right.values()) / len(right), 4)
+        return {"macro_f1": self.figures(guess)["macro_f1"], "mean_right": mean, "right": right}
 
     def figures(self, guess: Array) -> dict[str, Any]:
         """Return macro-F1 and the F1 of each task."""
@@ -153,6 +169,8 @@ def main() -> None:
     variants[UNVARIED] = study.figures(study.guesses(_without(), copies=False))
     for name, figures in variants.items():
         print(f"{name:<45}{figures['macro_f1']:.3f}", file=out, flush=True)
+    by_file = study.by_file()
+    print(f"{'all, whole files held out':<45}{by_file['macro_f1']:.3f}", file=out, flush=True)
     routing: dict[str, Any] = {}
     for kind, (traces, told) in {"recorded": recorded(study, guess), "made up": made_up(study, guess)}.items():
         right = sum(trace.task == task for trace, task in zip(traces, told, strict=True))
@@ -161,7 +179,7 @@ def main() -> None:
             file = ROOT / "benchmarks/traces/costs.yaml"
             cost = read_costs(file, "ngram", batch) if kind == "recorded" else costs(8 * batch)
             routing[kind][f"batch {cost.batch}"] = routed(traces, told, cost.batch, cost)
-    print(json.dumps({"prompts": len(study.examples), "variants": variants, "routing": routing}))
+    print(json.dumps({"prompts": len(study.examples), "variants": variants, "by_file": by_file, "routing": routing}))
 
 
 if __name__ == "__main__":

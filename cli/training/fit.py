@@ -40,7 +40,7 @@ class Options:
     """Copies of each short prompt of the tasks in `JOINED` with another one of its family appended."""
     swaps: int = 2
     """Copies of each prompt that pastes a document, with another one or a part of one."""
-    balance: float = 0.5
+    balance: float = 1.0
     """Each row counts by one over this power of how many its task has: rare tasks are not given up for common ones."""
     seed: int = 0
 

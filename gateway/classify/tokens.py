@@ -20,7 +20,8 @@ Folds = npt.NDArray[np.uint16]
 Hashes = npt.NDArray[np.int64]
 Places = npt.NDArray[np.intp]
 
-_IDEOGRAPHS: Final = "\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_IDEOGRAPHS: Final = "\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
+"""Each a token of its own; syllables of Hangul too, as Korean words seldom recur with the same ending."""
 _SYMBOLS: Final = "!-/:-@[-`{-\xbf\xd7\xf7\u2000-\u2bff\u3000-\u303f"
 _OTHER: Final = "\xa4"
 """Stands for every symbol outside `_SYMBOLS`."""
