@@ -70,7 +70,7 @@ def test_too_large_is_not_written(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "complaint"),
     [
-        ("weights", np.zeros((4, 40), dtype=np.int8), r"weights: expected int8 \(16384, 40\), found int8 \(4, 40\)"),
+        ("weights", np.zeros((4, 40), dtype=np.int8), r"weights: expected int8 \(32768, 40\), found int8 \(4, 40\)"),
         ("dense", np.zeros(4, dtype=np.float32), "dense: expected float32"),
         ("bias", np.zeros(8), r"bias: expected float32 \(8,\), found float64 \(8,\)"),
         ("cues", np.zeros(3, dtype=np.uint8), "cues: expected uint8"),
