@@ -177,7 +177,6 @@ def test_tokens_are_settled_to_what_was_used(
     status, sent, body = chat(gateway, bearer(token), max_tokens=1000)  # 805 are gone for most of a minute
     assert status == 429
     assert "tokens per minute" in body["error"]["message"]
-    assert chat(gateway, bearer(token), model="unknown")[0] in (404, 429)
 
 
 def test_default_limits_hold_for_keys_without_their_own(

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import time
 
 import pytest
 
@@ -44,10 +43,9 @@ async def test_a_frozen_and_a_killed_postgresql_lose_nothing(postgres_server, tm
     postgres_server.signal_all(signal.SIGSTOP)
     for i in range(20):
         recorder.submit(make_record(f"frozen{i}"))
-    began = time.monotonic()
-    with pytest.raises(StoreUnavailable):
-        await database.ping()
-    assert time.monotonic() - began < 15  # its limit is one second; only a hang would take so long
+    async with asyncio.timeout(60):  # its limit is one second; only a hang would take so long
+        with pytest.raises(StoreUnavailable):
+            await database.ping()
     async with asyncio.timeout(60):
         while recorder.state().sinks[0].pending != 20:  # noqa: ASYNC110
             await asyncio.sleep(0.05)

@@ -303,7 +303,9 @@ def test_patience_ends_before_the_first_token(upstream: Scripted, start_gateway:
     assert "0.15 s" in json.loads(body)["error"]["message"]
 
 
-def test_a_stale_connection_is_retried_once(gateway: GatewayServer, upstream: Scripted) -> None:
+def test_a_stale_connection_is_retried_once(upstream: Scripted, start_gateway: Start) -> None:
+    kept = {"BREAKEVEN_KEEPALIVE_S": "60"}  # or a busy machine lets it grow old before it is used again
+    gateway = start_gateway(policy_text(("pool", "openai", upstream.url)), env=kept)
     assert request("POST", f"{gateway.url}/v1/chat/completions", CHAT)[0] == 200
     calls = 0
 

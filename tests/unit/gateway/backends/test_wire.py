@@ -107,7 +107,7 @@ async def test_a_connection_is_used_again_and_carries_what_it_should() -> None:
             assert body == b'{"a": 1}'
             writer.write(OK)
 
-    async with server(serve) as url, client(url + "/base/", token="secret") as made:
+    async with server(serve) as url, client(url + "/base/", token="secret", keepalive=60.0) as made:
         for _ in range(3):
             assert await drain(await post(made, b'{"a": 1}', **{"x-request-id": "r1"})) == b"hello"
     assert connections == 1
