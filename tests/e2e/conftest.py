@@ -31,6 +31,6 @@ def chromium() -> Iterator[object]:
     path = browser.find()
     assert path is not None, browser.HELP
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=path, args=list(browser.FLAGS))
+        launched = playwright.chromium.launch(executable_path=path, args=list(browser.FLAGS), timeout=120_000)
         yield launched
         launched.close()

@@ -31,6 +31,7 @@ def test_an_operators_key_opens_the_page_and_its_events(database_url, chromium, 
 
     def visit(password):
         context = chromium.new_context(http_credentials={"username": "anyone", "password": password})
+        context.set_default_timeout(120_000)
         page = context.new_page()
         return page, page.goto(f"{gateway.url}/ops")
 

@@ -99,6 +99,7 @@ class Watched:
 
     def __init__(self, chromium, served, **options):
         self.context = chromium.new_context(**options)
+        self.context.set_default_timeout(120_000)
         self.page = self.context.new_page()
         self.trouble = []
         host = urlsplit(served.url).netloc

@@ -201,7 +201,7 @@ def test_unknown_route_and_method(engine_url: str) -> None:
 
 
 def test_too_large_a_body(engine_url: str) -> None:
-    connection = http.client.HTTPConnection(engine_url.removeprefix("http://"), timeout=30)
+    connection = http.client.HTTPConnection(engine_url.removeprefix("http://"), timeout=60)
     connection.putrequest("POST", CHAT)
     connection.putheader("Content-Length", str(65 << 20))
     connection.endheaders()  # refused by its announced size, before the body is sent

@@ -34,13 +34,13 @@ async def served(tmp_path, upstream, start_gateway):
 def get(gateway, path, **headers):
     import httpx
 
-    return httpx.get(f"{gateway.url}{path}", headers=headers, timeout=30)
+    return httpx.get(f"{gateway.url}{path}", headers=headers, timeout=60)
 
 
 def post(gateway, form, **headers):
     import httpx
 
-    return httpx.post(f"{gateway.url}/ops/policies/rollback", data=form, headers=headers, timeout=30)
+    return httpx.post(f"{gateway.url}/ops/policies/rollback", data=form, headers=headers, timeout=60)
 
 
 async def test_text_past_its_time_is_not_shown_and_any_id_may_be_asked_for(database_url):
@@ -86,7 +86,7 @@ def _rolls_back_only_by_our_own_form(served):
     first = re.search(r'data-field="in-force">([0-9a-f]+)<', page)[1]
     text = get(served, "/v1/policy").json()["text"].replace("probe: 0%", "probe: 3%")
     made = httpx.put(
-        f"{served.url}/v1/policy", json={"text": text, "reason": "try"}, headers={"if-match": "*"}, timeout=30
+        f"{served.url}/v1/policy", json={"text": text, "reason": "try"}, headers={"if-match": "*"}, timeout=60
     )
     assert made.status_code == 200, made.text
     second = made.json()["hash"]

@@ -68,9 +68,9 @@ def test_a_request_is_a_span_between_the_clients_and_the_backends(collector, ups
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "400")
     gateway = start_gateway(policy_text(("pool", "openai", upstream.url)), env={"BREAKEVEN_OTLP_ENDPOINT": endpoint})
-    model = httpx.get(f"{gateway.url}/v1/models", timeout=10).json()["data"][0]["id"]
+    model = httpx.get(f"{gateway.url}/v1/models", timeout=60).json()["data"][0]["id"]
     body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}
-    answer = httpx.post(f"{gateway.url}/v1/chat/completions", json=body, headers={"traceparent": CLIENT}, timeout=30)
+    answer = httpx.post(f"{gateway.url}/v1/chat/completions", json=body, headers={"traceparent": CLIENT}, timeout=60)
     assert answer.status_code == 200
     sent = upstream.headers[-1]["traceparent"]
     wait_until(lambda: bool(got["/v1/traces"]))
