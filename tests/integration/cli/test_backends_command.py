@@ -80,7 +80,7 @@ def test_what_is_measured_is_said_and_a_wrong_kind_is_told(tmp_path, upstream, o
 def test_a_server_that_is_away_is_named(tmp_path, upstream):
     away = f"  gone: {{kind: vllm, url: 'http://127.0.0.1:{free_port()}', arms: eagle-k3}}\n"
     text = f"  plain: {{kind: openai, url: '{upstream.url}', arms: plain}}\n{away}"
-    code, output = check(tmp_path, text, "--patience", "0.3")
+    code, output = check(tmp_path, text, "--patience", "1.2")
     assert code == 1
     assert "gone  http://127.0.0.1:" in output
     assert "NOT REACHABLE: cannot reach" in output
