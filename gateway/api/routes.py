@@ -31,6 +31,10 @@ from gateway.ops.live import LiveReports
 from gateway.policy_reload import PolicyReloader
 from gateway.refresh import Refresher
 from gateway.serve import Service
+from gateway.types import Endpoint
+
+GENERATING: dict[str, Endpoint] = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}
+"""The routes that take nearly all requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +73,6 @@ def make_litestar(wiring: Wiring) -> Litestar:
     """Build the application."""
     ids = RequestIds()
     service, access, health = wiring.service, wiring.access, wiring.health
-    chat = GenerateEndpoint("chat", service, access, ids, wiring.max_body_bytes)
-    completions = GenerateEndpoint("completions", service, access, ids, wiring.max_body_bytes)
     reader = OpsReader(
         wiring.database,
         snapshot=service.snapshot,
@@ -116,5 +118,8 @@ def make_litestar(wiring: Wiring) -> Litestar:
         logging_config=None,
         request_max_body_size=wiring.max_body_bytes,
     )
-    app.direct = {"/v1/chat/completions": chat, "/v1/completions": completions}
+    app.direct = {
+        path: GenerateEndpoint(endpoint, service, access, ids, wiring.max_body_bytes)
+        for path, endpoint in GENERATING.items()
+    }
     return app
