@@ -15,7 +15,6 @@ from gateway.classify.artefact import DEFAULT, Artefact, load_artefact
 from gateway.classify.features import (
     AFTER_SCRIPTS,
     ALL,
-    COUNTED,
     CUES,
     DENSE_PAIRS,
     IN_BEFORE,
@@ -61,8 +60,8 @@ class Classifier:
         tasks, dense = len(self._names), artefact.dense
         weights = artefact.weights.reshape(len(artefact.weights), -1, tasks)
         self._context = {region: weights[:, region].astype(np.float32) for region in (IN_SYSTEM, IN_BEFORE)}
-        self._turn = _picked(tasks) * np.float32(self._step)
-        self._roots, self._facts = dense[:COUNTED], dense[COUNTED:SUMMED]
+        self._turn = _picked(tasks)
+        self._summed = dense[:SUMMED]
         self._scripts = dense[SUMMED:AFTER_SCRIPTS] + artefact.bias
         self._pairs = _squared(dense[AFTER_SCRIPTS:])
 
@@ -125,8 +124,8 @@ class Classifier:
     def probabilities(self, prompt: Prompt) -> list[float]:
         """Return the calibrated probability of each task, in the taxonomy's order, whatever is declared or settled."""
         window = window_of(prompt)
-        (inputs,) = self._featurizer.inputs((Read(prompt, window, structure_of(prompt, window)),))
-        return self._chances(inputs)
+        read = Read(prompt, window, structure_of(prompt, window))
+        return self._chances(self._logits(self._featurizer.inputs((read,)))[0])
 
     def _settle(self, prompt: Prompt, declared: str | None, signals: dict[str, Any]) -> tuple[str | None, float, str]:
         if declared:
@@ -143,38 +142,46 @@ class Classifier:
 
     def _judge(self, some: Sequence[tuple[_Found, Read]], threshold: float, fallback: str) -> None:
         """Find the likeliest task and its calibrated probability: what `probabilities` says."""
-        for (one, read), inputs in zip(some, self._featurizer.inputs([read for _, read in some]), strict=True):
-            counts = inputs.sums[ALL, : len(CUES)].tolist()
+        inputs = self._featurizer.inputs([read for _, read in some])
+        cues, scores = inputs.sums[:, ALL, : len(CUES)].tolist(), self._logits(inputs)
+        for (one, read), counts, logits in zip(some, cues, scores, strict=True):
             found = [place for place, count in enumerate(counts) if count]
             found.sort(key=counts.__getitem__, reverse=True)
             one.signals["cues"] = [CUES[place] for place in found[:3]]
-            chances = self._chances(inputs)
+            chances = self._chances(logits)
             highest = max(chances)
             one.task, one.confidence = self._names[chances.index(highest)], round(highest, 4)
             if one.confidence < threshold or not read.window.turn.strip():
                 one.signals["text_task"] = one.task
                 one.task, one.source = fallback, "fallback"
 
-    def _chances(self, inputs: Inputs) -> list[float]:
-        scores = self._logits(inputs)
+    def _chances(self, scores: Sequence[float]) -> list[float]:
         highest = max(scores)
         powers = [math.exp((score - highest) / self._temperature) for score in scores]
         total = sum(powers)
         return [power / total for power in powers]
 
-    def _logits(self, inputs: Inputs) -> list[float]:
-        """Return each task's score."""
-        scores = inputs.sums.ravel().dot(self._turn)
-        scores *= ROOTS[len(inputs.regions[ALL])]
-        scores += self._scripts[inputs.script]
-        scores += inputs.roots.dot(self._roots)
-        scores += inputs.facts.dot(self._facts)
-        scores += inputs.paired.dot(inputs.paired.dot(self._pairs).reshape(PAIRED, -1))
-        for region, weights in self._context.items():
-            if len(found := inputs.regions[region]):
-                scores += ONES[: len(found)].dot(weights.take(found, axis=0)) * (self._step * ROOTS[len(found)])
-        result: list[float] = scores.tolist()
+    def _logits(self, inputs: Inputs) -> list[list[float]]:
+        """Return each task's score for each request; it does not depend on what is read together with the request."""
+        many = len(inputs.scripts)
+        scores: Floats = inputs.sums.reshape(many, -1).dot(self._turn)  # of whole numbers, so exact
+        scores *= np.array([self._step * ROOTS[len(found[ALL])] for found in inputs.regions], np.float32)[:, None]
+        scores += self._scripts.take(inputs.scripts, axis=0)
+        scores += _times(inputs.summed, self._summed)
+        scores += _times(inputs.paired, _times(inputs.paired, self._pairs).reshape(many, PAIRED, -1))
+        for at, regions in enumerate(inputs.regions):
+            for region, weights in self._context.items():
+                if len(found := regions[region]):
+                    sums = ONES[: len(found)].dot(weights.take(found, axis=0))
+                    scores[at] += sums * (self._step * ROOTS[len(found)])
+        result: list[list[float]] = scores.tolist()
         return result
+
+
+def _times(rows: Floats, weights: Floats) -> Floats:
+    """Return each row times the weights, one row at a time: sums of several at once may be rounded in other ways."""
+    product: Floats = np.matmul(rows[:, None, :], weights)[:, 0]
+    return product
 
 
 def _picked(tasks: int) -> Floats:

@@ -76,19 +76,17 @@ class Read(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """The inputs of one request."""
+    """The inputs of some requests: in each array and list the first axis is the request."""
 
-    regions: tuple[Places, ...]
+    regions: list[tuple[Places, ...]]
     """Places of the known entries in each region."""
     sums: Floats
     """For the whole turn, its head and its tail: how often each cue class was found, then the sums of the weights."""
-    roots: Floats
-    """Roots of the counts of cues."""
-    facts: Floats
-    """Numbers and flags."""
+    summed: Floats
+    """Roots of the counts of cues, numbers and flags."""
     paired: Floats
     """Which cues at an end and which flags there are, as 0 and 1; each two of them are an input."""
-    script: int
+    scripts: list[int]
 
 
 Marks = tuple[int, int, int, int, int, int]
@@ -118,19 +116,19 @@ class Featurizer:
 
     def compute(self, prompt: Prompt, window: Window, shape: Structure) -> Features:
         """Return the inputs for one prompt as arrays."""
-        (inputs,) = self.inputs((Read(prompt, window, shape),))
-        found = inputs.regions
+        inputs = self.inputs((Read(prompt, window, shape),))
+        found, paired = inputs.regions[0], inputs.paired[0]
         rows = np.concatenate([region * self.places + found[region] % self.places for region in range(REGIONS)])
         sizes = [len(places) for places in found]
         counted = [sizes[ALL]] * TURN + sizes[TURN:]
         scales = np.repeat([ROOTS[count] for count in counted], sizes).astype(np.float32)
         dense = np.zeros(DENSE, dtype=np.float32)
-        dense[:SUMMED] = np.concatenate((inputs.roots, inputs.facts))
-        dense[SUMMED + inputs.script] = 1
-        dense[AFTER_SCRIPTS:] = [inputs.paired[one] * inputs.paired[two] for one, two in DENSE_PAIRS]
+        dense[:SUMMED] = inputs.summed[0]
+        dense[SUMMED + inputs.scripts[0]] = 1
+        dense[AFTER_SCRIPTS:] = [paired[one] * paired[two] for one, two in DENSE_PAIRS]
         return Features(rows, scales, dense)
 
-    def inputs(self, read: Sequence[Read]) -> list[Inputs]:
+    def inputs(self, read: Sequence[Read]) -> Inputs:
         """Return the inputs for one to `TOGETHER` prompts: array operations for eight cost little more than for one."""
         found, marks = self._found([each.window for each in read])
         rows = self._table.take(found, axis=0).astype(np.float32)  # whole numbers: their sums are exact
@@ -142,10 +140,10 @@ class Featurizer:
         sums = which.dot(rows).reshape(len(read), TURN, -1)
         counts = sums[:, :, :_CUES]
         facts = np.array([facts_of(each.prompt, each.shape) for each in read], dtype=np.float32)
+        summed = np.concatenate((np.sqrt(counts).reshape(len(read), -1), facts), axis=1)
         paired = np.concatenate((np.sign(counts[:, AT_HEAD] + counts[:, AT_TAIL]), facts[:, NUMBERS:]), axis=1)
         regions = [_regions(found, each) for each in marks]
-        scripts = [SCRIPTS.index(each.shape.script) for each in read]
-        return list(map(Inputs, regions, sums, np.sqrt(counts).reshape(len(read), -1), facts, paired, scripts))
+        return Inputs(regions, sums, summed, paired, [SCRIPTS.index(each.shape.script) for each in read])
 
     def _found(self, windows: Sequence[Window]) -> tuple[Places, list[Marks]]:
         """Return the places of all that is known of these windows, and where in there each one's parts lie."""
