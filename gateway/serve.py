@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from gateway.applications import Applications
 from gateway.backends import Upstream
-from gateway.classify import Classifier
+from gateway.classify import Classifier, Memory
 from gateway.closing import make_record
 from gateway.errors import ApiError, BackendUnreachable, NotFound, Unavailable, UpstreamError
 from gateway.fingerprint import conversation_of, draw_of, fingerprint_of
@@ -65,6 +65,7 @@ class Service:
         self.priorities = Priorities()
         self.homes = Homes()
         self._applications = Applications()
+        self._memory = Memory()
         self._seeing: Together[GenerateRequest, Seen] = Together(self._see)
         self.bytes_per_token = 4.0
         """Request bytes per prompt token, learned from the usage that backends report."""
@@ -110,7 +111,9 @@ class Service:
 
     def _classify(self, now: Generation, asked: Sequence[tuple[dict[str, Any], str | None]]) -> list[Classification]:
         doubt, tasks = now.policy.classifier, now.policy.task_names
-        found = now.classifier.classify_all(asked, threshold=doubt.threshold, fallback=doubt.fallback_task)
+        found = now.classifier.classify_all(
+            asked, threshold=doubt.threshold, fallback=doubt.fallback_task, memory=self._memory
+        )
         pairs = zip(found, asked, strict=True)
         return [within(each, tasks, doubt.fallback_task, declared) for each, (_, declared) in pairs]
 
@@ -169,7 +172,7 @@ class Exchange:
         facts = facts_of(
             request,
             self.classification,
-            load=sum(state.running for state in states.values()),
+            load=sum([state.running for state in states.values()]),
             prompt_tokens=self.prompt_tokens,
             conversation=self.conversation,
         )
@@ -374,7 +377,7 @@ def candidates(generation: Generation, model: str) -> dict[str, BackendState]:
     """
     states = [backend.state() for backend in generation.backends.values()]
     having = {state.name: state for state in states if state.model == model}
-    if any(state.healthy for state in having.values()):
+    if any([state.healthy for state in having.values()]):  # noqa: C419  # a generator costs more than it saves
         return having
     if having or any(not state.model for state in states):
         why = "; ".join(f"{state.name}: {state.detail}" for state in states if not state.healthy)

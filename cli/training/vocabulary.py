@@ -11,7 +11,7 @@ from gateway.classify.features import Cues
 from gateway.classify.prompt import read_prompt
 from gateway.classify.tokens import Hashes, Tokenizer
 from gateway.classify.vocabulary import FULL, MOST_BITS, Vocabulary, build_vocabulary
-from gateway.classify.window import window_of
+from gateway.classify.window import codes_of, window_of
 
 MOST = int(FULL * (1 << MOST_BITS))
 SMALL = 40
@@ -31,7 +31,7 @@ def vocabulary_of(
     """
     members: dict[str, list[Hashes]] = {}
     for body, family in zip(bodies, families, strict=True):
-        members.setdefault(family, []).append(tokenizer.tokens(window_of(read_prompt(body)).codes)[1].ravel())
+        members.setdefault(family, []).append(tokenizer.tokens(codes_of(window_of(read_prompt(body)).text))[1].ravel())
     found = [np.unique(np.concatenate(hashes)) for hashes in members.values()]
     entries, counts = np.unique(np.concatenate(found), return_counts=True)
     common = counts >= min(min_families, max(1, len(members) // SMALL))

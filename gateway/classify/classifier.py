@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -28,8 +28,9 @@ from gateway.classify.features import (
     Inputs,
     Read,
 )
+from gateway.classify.memory import Known, Memory
 from gateway.classify.prompt import Prompt, read_prompt
-from gateway.classify.signals import Structure, structure_of
+from gateway.classify.signals import Structure, facts_key, structure_of
 from gateway.classify.taxonomy import Taxonomy
 from gateway.classify.window import TOGETHER, window_of
 from gateway.types import Classification
@@ -39,13 +40,24 @@ TOOLS_CONFIDENCE: Final = 0.95
 
 
 @dataclass(slots=True)
-class _Found:
-    """A classification in the making."""
+class _Asked:
+    """A request while it is classified."""
 
+    read: Read
+    key: Hashable
+    known: Known | None
     signals: dict[str, Any]
     task: str | None
     confidence: float
     source: str
+
+    def take(self, known: Known, threshold: float, fallback: str) -> None:
+        """Take what the text says, where it is sure enough."""
+        self.signals["cues"] = known.cues
+        self.task, self.confidence = known.task, known.confidence
+        if known.confidence < threshold or not self.read.window.turn.strip():
+            self.signals["text_task"] = known.task
+            self.task, self.source = fallback, "fallback"
 
 
 class Classifier:
@@ -99,33 +111,44 @@ class Classifier:
         *,
         threshold: float = 0.0,
         fallback: str | None = None,
+        memory: Memory | None = None,
     ) -> list[Classification]:
         """Classify bodies, each with the task that its header declares: as `classify` does it, one by one.
 
-        What is read together costs less: most of the time goes into starting array operations.
+        What is read together costs less: most of the time goes into starting array operations. Windows that `memory`
+        knows, as it was handed in earlier calls, are not read again.
         """
         began = time.perf_counter_ns()
-        found: list[_Found] = []
-        left: list[tuple[_Found, Read]] = []
-        for body, declared in requests:
-            prompt = read_prompt(body)
-            window = window_of(prompt)
-            shape = structure_of(prompt, window)
-            signals = _signals(prompt, shape)
-            one = _Found(signals, *self._settle(prompt, declared or prompt.declared, signals))
-            found.append(one)
-            if one.task is None:
-                left.append((one, Read(prompt, window, shape)))
+        asked = [self._ask(body, declared, memory) for body, declared in requests]
+        left = [one for one in asked if one.task is None and one.known is None]
         for start in range(0, len(left), TOGETHER):
-            self._judge(left[start : start + TOGETHER], threshold, fallback or self.taxonomy.fallback)
-        micros = (time.perf_counter_ns() - began) / 1000 / max(1, len(requests))
-        return [Classification(one.task, one.confidence, one.source, one.signals, micros) for one in found]  # type: ignore[arg-type]  # source is one of the literals, and each has a task by now
+            some = left[start : start + TOGETHER]
+            for one, known in zip(some, self._judge([one.read for one in some]), strict=True):
+                one.known = known
+                if memory is not None:
+                    memory.keep(one.key, known)
+        for one in asked:
+            if one.task is None and one.known is not None:
+                one.take(one.known, threshold, fallback or self.taxonomy.fallback)
+        micros = (time.perf_counter_ns() - began) / 1000 / max(1, len(asked))
+        return [Classification(one.task, one.confidence, one.source, one.signals, micros) for one in asked]  # type: ignore[arg-type]  # source is one of the literals, and each has a task by now
 
     def probabilities(self, prompt: Prompt) -> list[float]:
         """Return the calibrated probability of each task, in the taxonomy's order, whatever is declared or settled."""
         window = window_of(prompt)
         read = Read(prompt, window, structure_of(prompt, window))
         return self._chances(self._logits(self._featurizer.inputs((read,)))[0])
+
+    def _ask(self, body: Mapping[str, Any], declared: str | None, memory: Memory | None) -> _Asked:
+        """Read a body as far as it settles its task, or as it is known."""
+        prompt = read_prompt(body)
+        window = window_of(prompt)
+        key = (self.hash, window, facts_key(prompt))
+        known = None if memory is None else memory.get(key)
+        shape = structure_of(prompt, window) if known is None else known.shape
+        signals = _signals(prompt, shape)
+        settled = self._settle(prompt, declared or prompt.declared, signals)
+        return _Asked(Read(prompt, window, shape), key, known, signals, *settled)
 
     def _settle(self, prompt: Prompt, declared: str | None, signals: dict[str, Any]) -> tuple[str | None, float, str]:
         if declared:
@@ -140,20 +163,19 @@ class Classifier:
             return settles["tools"], TOOLS_CONFIDENCE, "signal"
         return None, 0.0, "text"
 
-    def _judge(self, some: Sequence[tuple[_Found, Read]], threshold: float, fallback: str) -> None:
-        """Find the likeliest task and its calibrated probability: what `probabilities` says."""
-        inputs = self._featurizer.inputs([read for _, read in some])
+    def _judge(self, read: Sequence[Read]) -> list[Known]:
+        """Return each one's likeliest task and its calibrated probability: what `probabilities` says."""
+        inputs = self._featurizer.inputs(read)
         cues, scores = inputs.sums[:, ALL, : len(CUES)].tolist(), self._logits(inputs)
-        for (one, read), counts, logits in zip(some, cues, scores, strict=True):
+        judged = []
+        for each, counts, logits in zip(read, cues, scores, strict=True):
             found = [place for place, count in enumerate(counts) if count]
             found.sort(key=counts.__getitem__, reverse=True)
-            one.signals["cues"] = [CUES[place] for place in found[:3]]
             chances = self._chances(logits)
             highest = max(chances)
-            one.task, one.confidence = self._names[chances.index(highest)], round(highest, 4)
-            if one.confidence < threshold or not read.window.turn.strip():
-                one.signals["text_task"] = one.task
-                one.task, one.source = fallback, "fallback"
+            task = self._names[chances.index(highest)]
+            judged.append(Known(each.shape, task, round(highest, 4), [CUES[place] for place in found[:3]]))
+        return judged
 
     def _chances(self, scores: Sequence[float]) -> list[float]:
         highest = max(scores)

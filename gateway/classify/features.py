@@ -152,7 +152,7 @@ class Featurizer:
         places, known = self._find(hashes.ravel())
         edges: list[int] = []
         for first, window in zip((0, *joints), windows, strict=True):
-            edges += (first, first + window.second, first + window.third, first + len(window.codes) - ENDING)
+            edges += (first, first + window.second, first + window.third, first + len(window.text) - ENDING)
         ends = iter((2 * starts.searchsorted(edges)).tolist())
         bounds: list[int] = []
         for first, second, third, last in zip(ends, ends, ends, ends, strict=True):

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.classify.prompt import Prompt
-from gateway.classify.window import PLANE, Window
+from gateway.classify.window import PLANE, Window, codes_of
 
 SPAN: Final = 3_000
 """A turn longer than this counts as so long where shares of it are worked out."""
@@ -157,7 +157,7 @@ def _code_marks(rows: list[str], symbols: npt.NDArray[np.bool_]) -> int:
 def structure_of(prompt: Prompt, window: Window) -> Structure:
     """Measure what is read of the last user turn."""
     text, chars = window.turn, len(prompt.user)
-    classes = _CLASS.take(window.codes[window.first : window.second], mode="clip")
+    classes = _CLASS.take(codes_of(text), mode="clip")
     counts = np.bincount(classes, minlength=_SORTS).tolist()
     size, rows = max(len(text), 1), text.split("\n")
     last = text[-40:].rstrip()[-1:]
@@ -182,6 +182,11 @@ def structure_of(prompt: Prompt, window: Window) -> Structure:
         copyable=_copyable(text, chars, rows),
         script=_script(counts[_LETTERS:]),
     )
+
+
+def facts_key(prompt: Prompt) -> tuple[object, ...]:
+    """Return all that `structure_of` and `facts_of` read of a prompt beside its window, as far as it matters."""
+    return len(prompt.user), prompt.turns > 1, bool(prompt.result), prompt.images, bool(prompt.prediction)
 
 
 def facts_of(prompt: Prompt, shape: Structure) -> tuple[float, ...]:

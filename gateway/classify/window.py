@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -31,11 +32,10 @@ class Window(NamedTuple):
     """Both ends of the last turn, the start of the system prompt, and the starts of the turns before."""
 
     turn: str
-    codes: Codes
+    text: str
     """A blank, and each text between edges."""
-    first: int
     second: int
-    """Where the turn begins and ends."""
+    """Where the turn ends."""
     third: int
     """Where the system prompt ends; that of the turn if there is nothing else to read."""
 
@@ -52,18 +52,13 @@ def window_of(prompt: Prompt) -> Window:
         turn = f"{turn[:HEAD]} {turn[-TAIL:]}"
     end = 2 + len(turn)
     if not (prompt.system or prompt.before or prompt.reply):
-        return Window(turn, codes_of(f" {EDGE}{turn} {EDGE}"), 2, end, end)
+        return Window(turn, f" {EDGE}{turn} {EDGE}", end, end)
     system = prompt.system[:SYSTEM]
     text = f" {EDGE}{turn} {EDGE}{system} {EDGE}{prompt.before[:BEFORE]}\n{prompt.reply[:BEFORE]} {EDGE}"
-    return Window(turn, codes_of(text), 2, end, end + 2 + len(system))
+    return Window(turn, text, end, end + 2 + len(system))
 
 
 def joined(windows: Sequence[Window]) -> tuple[Codes, list[int]]:
     """Return the code points of several windows as one text, and where the second and later ones begin."""
-    if len(windows) == 1:
-        return windows[0].codes, []
-    joints, size = [], 0
-    for window in windows[:-1]:
-        size += len(window.codes)
-        joints.append(size)
-    return np.concatenate([window.codes for window in windows]), joints
+    joints = list(accumulate([len(window.text) for window in windows[:-1]]))
+    return codes_of("".join([window.text for window in windows])), joints

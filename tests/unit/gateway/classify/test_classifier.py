@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.classify import Memory
 from gateway.types import DEFAULT_TASKS
 
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}]
@@ -133,3 +134,54 @@ def test_what_is_read_together_is_told_as_if_it_were_read_alone(classifier):
     for one, other in zip(alone, together, strict=True):
         assert (one.task, one.confidence, one.source) == (other.task, other.confidence, other.source)
         assert one.signals == other.signals
+
+
+def told(found):
+    return found.task, found.confidence, found.source, found.signals
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
+TURNS = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
+LIKE_EACH_OTHER = [
+    {"messages": [{"role": "user", "content": "Rename x to y in this"}]},
+    {"messages": [{"role": "user", "content": "Rename x to y in this"}, {"role": "tool", "content": "done"}]},
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": "Rename x to y in this"}, IMAGE]}]},
+    {"messages": [{"role": "system", "content": "Rename"}, {"role": "user", "content": "Rename x to y in this"}]},
+    {"messages": [*TURNS, {"role": "user", "content": "Rename x to y in this"}]},
+    {"messages": [*TURNS[:1], {"role": "user", "content": "Rename x to y in this"}]},
+    {"prompt": "Rename x to y in this", "prediction": {"type": "content", "content": "y"}},
+    {"prompt": "Rename x to y in this", "tools": TOOLS, "tool_choice": "none"},
+    {"prompt": "Rename x to y in this", "tools": TOOLS},
+    {"prompt": "Rename x to y in this", "metadata": {"task": "math"}},
+    {"prompt": "a" * 256 + " " + "b" * 160},
+    {"prompt": "a" * 256 + " " * 9000 + "b" * 160},
+]
+
+
+def test_what_is_remembered_is_what_would_be_told_anew(classifier):
+    """Requests that differ in one thing that is read are never taken for each other, in whatever order they come."""
+    memory = Memory()
+    for _ in range(2):
+        for body in LIKE_EACH_OTHER + LIKE_EACH_OTHER[::-1]:
+            (found,) = classifier.classify_all([(body, None)], memory=memory)
+            assert told(found) == told(classifier.classify(body))
+
+
+def test_doubts_of_another_policy_hold_for_what_is_remembered(classifier):
+    memory = Memory()
+    asked = [(chat("hm"), None)]
+    (sure,) = classifier.classify_all(asked, memory=memory)
+    (unsure,) = classifier.classify_all(asked, threshold=0.9999, fallback="code", memory=memory)
+    assert (sure.source, unsure.task, unsure.source) == ("text", "code", "fallback")
+
+
+def test_a_memory_is_bounded_and_keeps_what_was_asked_for_last():
+    memory = Memory(2)
+    known = {name: object() for name in "abc"}
+    memory.keep("a", known["a"])
+    memory.keep("b", known["b"])
+    assert memory.get("a") is known["a"]
+    memory.keep("c", known["c"])
+    assert memory.get("b") is None
+    assert memory.get("a") is known["a"]
+    assert memory.get("c") is known["c"]

@@ -115,10 +115,10 @@ def test_only_a_capped_part_is_read():
         turns = [("system", "s"), ("user", "b"), ("assistant", "r"), ("user", "u")]
         body = {"messages": [{"role": role, "content": letter * size} for role, letter in turns]}
         window = window_of(read_prompt(body))
-        assert len(window.codes) <= LIMIT
+        assert len(window.text) <= LIMIT
         assert len(window.turn) <= LIMIT
         same(body)
-    assert len(window.codes) == LIMIT
+    assert len(window.text) == LIMIT
 
 
 def test_the_same_in_another_process_with_other_hash_seeds():

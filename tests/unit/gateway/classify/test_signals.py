@@ -1,9 +1,10 @@
 """Structural facts of a turn."""
 
+import msgspec
 import pytest
 
-from gateway.classify.prompt import read_prompt
-from gateway.classify.signals import FLAGS, NUMBERS, facts_of, structure_of
+from gateway.classify.prompt import Prompt, read_prompt
+from gateway.classify.signals import FLAGS, NUMBERS, facts_key, facts_of, structure_of
 from gateway.classify.window import window_of
 
 
@@ -64,3 +65,30 @@ def test_a_long_turn_is_measured_by_its_ends():
     found = shape("Why?\n" + "word " * 10_000 + "\n1. one\n2. two:")
     assert (found.chars, found.lines, found.items, found.open_end) == (50_020, 4, 2, True)
     assert found.copyable > 0.9
+
+
+CHANGES = {
+    "user": "x" * 3000 + "ab",
+    "system": "s",
+    "before": "b",
+    "reply": "r",
+    "result": "done",
+    "turns": 2,
+    "tools": ({},),
+    "tool_choice": "none",
+    "response_format": "json_object",
+    "prediction": "p",
+    "images": True,
+    "declared": "math",
+}
+
+
+@pytest.mark.parametrize("field", Prompt.__struct_fields__)
+def test_the_key_of_facts_tells_prompts_apart_whose_facts_differ(field):
+    prompt = read_prompt({"prompt": "x" * 1000 + "ab"})
+    told, facts = [], []
+    for each in (prompt, msgspec.structs.replace(prompt, **{field: CHANGES[field]})):
+        window = window_of(each)
+        told.append((window, facts_key(each)))
+        facts.append(facts_of(each, structure_of(each, window)))
+    assert facts[0] == facts[1] or told[0] != told[1]
