@@ -8,6 +8,7 @@ only where there are at least two. Whether they differ is for `gateway.routing.a
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 
 from gateway.types import GenerateRequest
 
@@ -44,5 +45,10 @@ def application_of(request: GenerateRequest) -> str:
     first = messages[0] if isinstance(messages, list) and messages else None
     if isinstance(first, dict) and first.get("role") in ("system", "developer"):
         prompt = str(first.get("content") or "")[:_PROMPT]
-    text = f"{request.identity.key_id}\0{prompt}".encode("utf-8", "surrogatepass")
+    return _name_of(request.identity.key_id, prompt)
+
+
+@lru_cache(maxsize=256)
+def _name_of(key_id: str, prompt: str) -> str:
+    text = f"{key_id}\0{prompt}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(text, digest_size=4, person=b"application").hexdigest()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from litestar.types import HTTPScope
 
 from gateway.access import Admission
@@ -20,6 +22,12 @@ _STREAM: Pairs = [
 def read_headers(scope: HTTPScope) -> dict[str, str]:
     """Return the request's headers, names in lower case; of a repeated one the last."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+@lru_cache(maxsize=512)
+def usual_value(text: str) -> bytes:
+    """Return the header value of what is said in answer after answer."""
+    return ascii_value(text)
 
 
 def ascii_value(text: str) -> bytes:
@@ -56,10 +64,10 @@ def _about(exchange: Exchange) -> Pairs:
     arm = decision.arm
     return [
         (b"x-request-id", ascii_value(exchange.request.request_id)),
-        (b"x-breakeven-task", ascii_value(exchange.classification.task)),
-        (b"x-breakeven-path", arm.path.encode()),
-        (b"x-breakeven-arm", ascii_value(str(arm))),
-        (b"x-breakeven-reason", ascii_value(decision.reason)),
-        (b"x-breakeven-policy", ascii_value(decision.policy)),
+        (b"x-breakeven-task", usual_value(exchange.classification.task)),
+        (b"x-breakeven-path", usual_value(arm.path)),
+        (b"x-breakeven-arm", usual_value(str(arm))),
+        (b"x-breakeven-reason", usual_value(decision.reason)),
+        (b"x-breakeven-policy", usual_value(decision.policy)),
         (b"x-breakeven-overhead-ms", b"%.3f" % (exchange.overhead_s * 1e3)),
     ]

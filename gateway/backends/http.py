@@ -97,11 +97,17 @@ class HttpBackend:
             running=self.in_flight + self.running_seen,
             waiting=self.waiting,
             kv_used=self.kv_used,
-            detail=self.detail or self.draft_watch.fault(wanted=any(arm.k for arm in self.arms)),
+            detail=self.detail or self._draft_fault(),
             version=self.version,
             draft=self.draft,
             images=self.images,
         )
+
+    def _draft_fault(self) -> str:
+        watch = self.draft_watch
+        if watch.speculates is None and not watch.answers:  # so for most: nothing can be said of their drafts
+            return ""
+        return watch.fault(wanted=any(arm.k for arm in self.arms))
 
     @property
     def start_known(self) -> bool:
