@@ -35,7 +35,7 @@ class Applications:
         else:
             self._counts[task] = {other: count - 1 for other, count in counts.items() if count > 1}
             return ""
-        return name if counts[name] >= LEAST and sum(count >= LEAST for count in counts.values()) > 1 else ""
+        return name if counts[name] >= LEAST and sum([count >= LEAST for count in counts.values()]) > 1 else ""
 
 
 def application_of(request: GenerateRequest) -> str:

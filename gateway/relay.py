@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from functools import lru_cache
 from typing import Any, Protocol
 
 import msgspec
@@ -39,16 +40,16 @@ class Relay:
     """State of one answer, streamed or not."""
 
     __slots__ = (
-        "_fingerprint", "_insert", "_keep_metrics", "_keep_usage", "_pending", "_tail", "_tap", "_whole", "done",
-        "error", "events", "final", "finish_reason", "first_at", "itl", "last_at", "usage",
+        "_field", "_fingerprint", "_insert", "_keep_metrics", "_keep_usage", "_pending", "_tail", "_tap", "_whole",
+        "done", "error", "events", "final", "finish_reason", "first_at", "itl", "last_at", "usage",
     )  # fmt: skip
 
     def __init__(self, *, keep_usage: bool, keep_metrics: bool, fingerprint: str, tap: Tap | None = None) -> None:
         self._keep_usage = keep_usage
         self._keep_metrics = keep_metrics
         self._tap = tap
-        self._fingerprint = b'"system_fingerprint":"%s"' % fingerprint.encode()
-        self._insert = b"data: {%s," % self._fingerprint
+        self._fingerprint = fingerprint
+        self._field, self._insert = _marks(fingerprint)
         self._pending = b""
         self.done = False
         """Whether `[DONE]` went out."""
@@ -105,7 +106,7 @@ class Relay:
             self._tap.take(payload)
         if not self._keep_metrics:
             payload.pop("metrics", None)
-        payload["system_fingerprint"] = self._fingerprint[22:-1].decode()
+        payload["system_fingerprint"] = self._fingerprint
         return _encode(payload)
 
     def payloads(self) -> list[dict[str, Any]]:
@@ -129,7 +130,7 @@ class Relay:
         if spans:
             block = self._strip(block, spans)
         if b'"system_fingerprint"' in block:
-            return _FINGERPRINT.sub(self._fingerprint, block)
+            return _FINGERPRINT.sub(self._field, block)
         if block.startswith(b"data: {"):
             block = self._insert + block[7:]
         return block.replace(b"\n\ndata: {", b"\n\n" + self._insert)
@@ -195,6 +196,13 @@ class Relay:
                 reason = choice.get("finish_reason") if isinstance(choice, dict) else None
                 if isinstance(reason, str):
                     self.finish_reason = reason
+
+
+@lru_cache(maxsize=256)
+def _marks(fingerprint: str) -> tuple[bytes, bytes]:
+    """Return a fingerprint as a field of JSON, and as the beginning of an event."""
+    field = b'"system_fingerprint":"%s"' % fingerprint.encode()
+    return field, b"data: {%s," % field
 
 
 def _special(block: bytes) -> list[tuple[int, int]]:

@@ -97,13 +97,12 @@ def has_images(messages: object) -> bool:
     """Return whether any message has an image part; tolerant of every shape."""
     if not isinstance(messages, list):
         return False
-    contents = (message.get("content") for message in messages if isinstance(message, dict))
-    return any(
-        isinstance(part, dict) and part.get("type") in _IMAGE_PARTS
-        for content in contents
-        if isinstance(content, list)
-        for part in content
-    )
+    for message in messages:
+        content = message.get("content") if isinstance(message, dict) else None
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, dict) and part.get("type") in _IMAGE_PARTS:
+                return True
+    return False
 
 
 def _adapter(model: str, body: dict[str, Any]) -> str:
