@@ -16,7 +16,7 @@ from tests.fixtures.llamacpp import GGUF, MODEL, llama_server
 from tests.fixtures.pools import ask, counts_agree, two_pools
 from tests.fixtures.servers import GatewayServer, request, wait_until
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
 PROMPTS = (
     "Repeat this text exactly, twice: The quick brown fox jumps over the lazy dog. The lazy dog sleeps.",
     "Copy this list as it is: red apple, green apple, red apple, green apple, red apple, blue plum.",

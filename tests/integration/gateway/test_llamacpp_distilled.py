@@ -18,7 +18,7 @@ from tests.fixtures.llamacpp import GGUF, MODEL, llama_server
 from tests.fixtures.pools import ask, counts_agree, two_pools
 from tests.fixtures.servers import GatewayServer, wait_until
 
-pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
 PROMPTS = ("Name three colours.", "Say the word yes eight times.")
 
 

@@ -17,7 +17,7 @@ from tests.fixtures.pools import ask
 from tests.fixtures.ports import free_port
 from tests.fixtures.servers import GatewayServer, get, wait_until
 
-pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
 Start = Callable[..., GatewayServer]
 
 

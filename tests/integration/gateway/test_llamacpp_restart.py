@@ -15,7 +15,7 @@ from tests.fixtures.pools import ask, two_pools
 from tests.fixtures.ports import free_port
 from tests.fixtures.servers import GatewayServer, get, wait_until
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
 Start = Callable[..., GatewayServer]
 PROMPT = "Count from one to twenty."
 
