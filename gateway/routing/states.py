@@ -55,10 +55,11 @@ def probe_share(
     if evidence.arms[0].measured:
         return _measured_probes(at, evidence, tuning)
     method, k = state.incumbent
+    early = not state.settled and evidence.arms[at].requests < tuning.settle_requests
     hidden = [
         i
         for i, arm in enumerate(evidence.arms)
-        if i not in (at, 0) and not (arm.key[0] == method and (not state.settled or arm.key[1] <= k))
+        if i not in (at, 0) and not (arm.key[0] == method and (early or arm.key[1] <= k))
     ]
     if fallen_for is not None and state.settled and at == 0 and hidden:
         share = tuning.probe_fallen / (1 + fallen_for / 100) ** 0.5

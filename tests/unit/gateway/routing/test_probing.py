@@ -49,17 +49,11 @@ def test_a_draft_is_tried_often_only_where_it_may_bring_more_than_that_costs(
     assert share > 0, "off is never absorbing"
 
 
-def test_a_longer_draft_is_tried_once_its_task_has_settled() -> None:
-    """Before that the task chooses for itself which draft it finds out more with."""
-    short, long = Estimate(("ngram", 2), 20.0, r=0.8, se=0.1), Estimate(("ngram", 8), r=0.82, se=0.15)
-    arms = [Estimate(("plain", 0)), short, long]
-    gap = [[one.r - other.r for other in arms] for one in arms]
-    evidence = Evidence(0.01, arms, [[0.1] * 3 for _ in arms], gap)
-    open_, settled = (
-        probe_share(NodeState(("ngram", 2), settled=known, seen=20.0), evidence, Tuning()) for known in (False, True)
-    )
-    assert open_ == (0.0, [])
-    assert settled == (Tuning().probe_max, [("ngram", 8)])
+def test_a_longer_draft_is_not_tried_before_the_shorter_one_has_told_of_it() -> None:
+    early, later = (node(ran("code", 2, n, 0.55), "code") for n in (2, 6))
+    assert early.state.incumbent == later.state.incumbent == ("ngram", 2)
+    assert early.probe_share == 0.0
+    assert later.probe_share > 0.0
 
 
 def test_a_new_task_judges_a_length_that_no_task_has_run_by_the_shorter_ones() -> None:
