@@ -377,7 +377,7 @@ def candidates(generation: Generation, model: str) -> dict[str, BackendState]:
     """
     states = [backend.state() for backend in generation.backends.values()]
     having = {state.name: state for state in states if state.model == model}
-    if any([state.healthy for state in having.values()]):  # noqa: C419  # a generator costs more than it saves
+    if any(state.healthy for state in having.values()):
         return having
     if having or any(not state.model for state in states):
         why = "; ".join(f"{state.name}: {state.detail}" for state in states if not state.healthy)

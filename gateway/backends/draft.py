@@ -41,6 +41,11 @@ class DraftWatch:
         """Whether nothing that it proposes is accepted any more."""
         return self.answers >= ANSWERS and self.rounds >= ROUNDS
 
+    @property
+    def unheard(self) -> bool:
+        """Whether neither the server nor an answer has said anything that `fault` could tell: so with most, mostly."""
+        return self.speculates is None and not self.answers
+
     def fault(self, *, wanted: bool) -> str:
         """Return what is wrong with it, "" if nothing; `wanted`: whether the policy names it for speculation."""
         if wanted and self.speculates is False:

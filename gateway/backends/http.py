@@ -105,9 +105,7 @@ class HttpBackend:
 
     def _draft_fault(self) -> str:
         watch = self.draft_watch
-        if watch.speculates is None and not watch.answers:  # so for most: nothing can be said of their drafts
-            return ""
-        return watch.fault(wanted=any(arm.k for arm in self.arms))
+        return "" if watch.unheard else watch.fault(wanted=any(arm.k for arm in self.arms))
 
     @property
     def start_known(self) -> bool:
