@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from cli.training.data import Example
 from cli.training.noise import joined, noisy, swapped
-from gateway.classify.features import DENSE, Features, Featurizer
+from gateway.classify.features import DENSE, Features, Featurizer, Read
 from gateway.classify.prompt import read_prompt
-from gateway.classify.signals import structure_of
 from gateway.classify.window import window_of
 from gateway.errors import ArtefactError
 
@@ -59,8 +58,7 @@ def features_of(featurizer: Featurizer, bodies: Sequence[dict[str, Any]]) -> lis
     found = []
     for body in bodies:
         prompt = read_prompt(body)
-        window = window_of(prompt)
-        found.append(featurizer.compute(prompt, window, structure_of(prompt, window)))
+        found.append(featurizer.compute(Read.of(prompt, window_of(prompt))))
     return found
 
 

@@ -30,9 +30,9 @@ from gateway.classify.features import (
 )
 from gateway.classify.memory import Known, Memory
 from gateway.classify.prompt import Prompt, read_prompt
-from gateway.classify.signals import Structure, facts_key, structure_of
+from gateway.classify.signals import FLAGS, Structure, facts_key
 from gateway.classify.taxonomy import Taxonomy
-from gateway.classify.window import TOGETHER, window_of
+from gateway.classify.window import TOGETHER, Window, window_of
 from gateway.types import Classification
 
 FORMAT_CONFIDENCE: Final = 0.98
@@ -43,7 +43,9 @@ TOOLS_CONFIDENCE: Final = 0.95
 class _Asked:
     """A request while it is classified."""
 
-    read: Read
+    window: Window
+    read: Read | None
+    """None where the window is known."""
     key: Hashable
     known: Known | None
     signals: dict[str, Any]
@@ -55,7 +57,7 @@ class _Asked:
         """Take what the text says, where it is sure enough."""
         self.signals["cues"] = known.cues
         self.task, self.confidence = known.task, known.confidence
-        if known.confidence < threshold or not self.read.window.turn.strip():
+        if known.confidence < threshold or not self.window.turn.strip():
             self.signals["text_task"] = known.task
             self.task, self.source = fallback, "fallback"
 
@@ -73,7 +75,7 @@ class Classifier:
         weights = artefact.weights.reshape(len(artefact.weights), -1, tasks)
         self._context = {region: weights[:, region].astype(np.float32) for region in (IN_SYSTEM, IN_BEFORE)}
         self._turn = _picked(tasks)
-        self._summed = dense[:SUMMED]
+        self._summed = np.ascontiguousarray(dense[:SUMMED])
         self._scripts = dense[SUMMED:AFTER_SCRIPTS] + artefact.bias
         self._pairs = _squared(dense[AFTER_SCRIPTS:])
 
@@ -120,10 +122,10 @@ class Classifier:
         """
         began = time.perf_counter_ns()
         asked = [self._ask(body, declared, memory) for body, declared in requests]
-        left = [one for one in asked if one.task is None and one.known is None]
+        left = [(one, one.read) for one in asked if one.task is None and one.read is not None]
         for start in range(0, len(left), TOGETHER):
             some = left[start : start + TOGETHER]
-            for one, known in zip(some, self._judge([one.read for one in some]), strict=True):
+            for (one, _), known in zip(some, self._judge([read for _, read in some]), strict=True):
                 one.known = known
                 if memory is not None:
                     memory.keep(one.key, known)
@@ -135,8 +137,7 @@ class Classifier:
 
     def probabilities(self, prompt: Prompt) -> list[float]:
         """Return the calibrated probability of each task, in the taxonomy's order, whatever is declared or settled."""
-        window = window_of(prompt)
-        read = Read(prompt, window, structure_of(prompt, window))
+        read = Read.of(prompt, window_of(prompt))
         return self._chances(self._logits(self._featurizer.inputs((read,)))[0])
 
     def _ask(self, body: Mapping[str, Any], declared: str | None, memory: Memory | None) -> _Asked:
@@ -145,10 +146,14 @@ class Classifier:
         window = window_of(prompt)
         key = (self.hash, window, facts_key(prompt))
         known = None if memory is None else memory.get(key)
-        shape = structure_of(prompt, window) if known is None else known.shape
+        if known is None:
+            read = Read.of(prompt, window)
+            shape = read.shape
+        else:
+            read, shape = None, known.shape
         signals = _signals(prompt, shape)
         settled = self._settle(prompt, declared or prompt.declared, signals)
-        return _Asked(Read(prompt, window, shape), key, known, signals, *settled)
+        return _Asked(window, read, key, known, signals, *settled)
 
     def _settle(self, prompt: Prompt, declared: str | None, signals: dict[str, Any]) -> tuple[str | None, float, str]:
         if declared:
@@ -202,7 +207,11 @@ class Classifier:
 
 def _times(rows: Floats, weights: Floats) -> Floats:
     """Return each row times the weights, one row at a time: sums of several at once may be rounded in other ways."""
-    product: Floats = np.matmul(rows[:, None, :], weights)[:, 0]
+    product: Floats
+    if len(rows) == 1:
+        product = rows.dot(weights.reshape(rows.shape[1], -1))  # the same with less ado
+    else:
+        product = np.matmul(rows[:, None, :], weights)[:, 0]
     return product
 
 
@@ -218,7 +227,7 @@ def _picked(tasks: int) -> Floats:
 def _squared(pairs: Floats) -> Floats:
     """Return the weights of pairs by their first, then by their second."""
     squared = np.zeros((PAIRED, PAIRED, pairs.shape[1]), dtype=np.float32)
-    one, two = np.array(DENSE_PAIRS).T
+    one, two = (np.array(DENSE_PAIRS).T + FLAGS) % PAIRED  # flags come before cues
     squared[one, two] = pairs
     return squared.reshape(PAIRED, -1)
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import accumulate, combinations
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gateway.classify.prompt import Prompt
-from gateway.classify.signals import FLAGS, NUMBERS, SCRIPTS, Structure, facts_of
+from gateway.classify.signals import FLAGS, NUMBERS, SCRIPTS, Structure, facts_of, structure_of
 from gateway.classify.tokens import Places, Tokenizer
 from gateway.classify.vocabulary import Vocabulary
-from gateway.classify.window import ENDING, LIMIT, Window, joined
+from gateway.classify.window import ENDING, LIMIT, Codes, Window, codes_of
 
 Floats = npt.NDArray[np.float32]
 Cues = npt.NDArray[np.uint8]
@@ -72,7 +72,15 @@ class Read(NamedTuple):
 
     prompt: Prompt
     window: Window
+    codes: Codes
+    """The window's code points."""
     shape: Structure
+
+    @classmethod
+    def of(cls, prompt: Prompt, window: Window) -> Read:
+        """Read what `window` has of `prompt`."""
+        codes = codes_of(window.text)
+        return cls(prompt, window, codes, structure_of(prompt, window, codes))
 
 
 class Inputs(NamedTuple):
@@ -82,11 +90,19 @@ class Inputs(NamedTuple):
     """Places of the known entries in each region."""
     sums: Floats
     """For the whole turn, its head and its tail: how often each cue class was found, then the sums of the weights."""
-    summed: Floats
-    """Roots of the counts of cues, numbers and flags."""
-    paired: Floats
-    """Which cues at an end and which flags there are, as 0 and 1; each two of them are an input."""
+    dense: Floats
+    """Roots of the counts of cues, numbers, flags, and which cues are at an end; the last two are 0 or 1."""
     scripts: list[int]
+
+    @property
+    def summed(self) -> Floats:
+        """Roots of the counts of cues, numbers and flags."""
+        return self.dense[:, :SUMMED]
+
+    @property
+    def paired(self) -> Floats:
+        """Flags and cues at an end; each two of them are an input."""
+        return self.dense[:, SUMMED - FLAGS :]
 
 
 Marks = tuple[int, int, int, int, int, int]
@@ -114,10 +130,10 @@ class Featurizer:
         marks = (cues[:, None] == np.arange(1, _CUES + 1)).astype(np.int8)
         self._table = marks if weights is None else np.hstack((marks, weights))
 
-    def compute(self, prompt: Prompt, window: Window, shape: Structure) -> Features:
+    def compute(self, read: Read) -> Features:
         """Return the inputs for one prompt as arrays."""
-        inputs = self.inputs((Read(prompt, window, shape),))
-        found, paired = inputs.regions[0], inputs.paired[0]
+        inputs = self.inputs((read,))
+        found, paired = inputs.regions[0], np.roll(inputs.paired[0], -FLAGS)
         rows = np.concatenate([region * self.places + found[region] % self.places for region in range(REGIONS)])
         sizes = [len(places) for places in found]
         counted = [sizes[ALL]] * TURN + sizes[TURN:]
@@ -130,7 +146,7 @@ class Featurizer:
 
     def inputs(self, read: Sequence[Read]) -> Inputs:
         """Return the inputs for one to `TOGETHER` prompts: array operations for eight cost little more than for one."""
-        found, marks = self._found([each.window for each in read])
+        found, marks = self._found(read)
         rows = self._table.take(found, axis=0).astype(np.float32)  # whole numbers: their sums are exact
         which = np.zeros((TURN * len(read), len(found)), dtype=np.float32)
         row = 0
@@ -139,20 +155,24 @@ class Featurizer:
             row += TURN
         sums = which.dot(rows).reshape(len(read), TURN, -1)
         counts = sums[:, :, :_CUES]
-        facts = np.array([facts_of(each.prompt, each.shape) for each in read], dtype=np.float32)
-        summed = np.concatenate((np.sqrt(counts).reshape(len(read), -1), facts), axis=1)
-        paired = np.concatenate((np.sign(counts[:, AT_HEAD] + counts[:, AT_TAIL]), facts[:, NUMBERS:]), axis=1)
+        dense = np.empty((len(read), SUMMED + _CUES), dtype=np.float32)
+        dense[:, :COUNTED] = counts.reshape(len(read), -1)
+        dense[:, COUNTED:SUMMED] = [facts_of(each.prompt, each.shape) for each in read]
+        np.sqrt(dense[:, :COUNTED], out=dense[:, :COUNTED])
+        np.minimum(counts[:, AT_HEAD] + counts[:, AT_TAIL], 1, out=dense[:, SUMMED:])
         regions = [_regions(found, each) for each in marks]
-        return Inputs(regions, sums, summed, paired, [SCRIPTS.index(each.shape.script) for each in read])
+        return Inputs(regions, sums, dense, [SCRIPTS.index(each.shape.script) for each in read])
 
-    def _found(self, windows: Sequence[Window]) -> tuple[Places, list[Marks]]:
+    def _found(self, read: Sequence[Read]) -> tuple[Places, list[Marks]]:
         """Return the places of all that is known of these windows, and where in there each one's parts lie."""
-        codes, joints = joined(windows)
+        joints = list(accumulate([len(each.codes) for each in read[:-1]]))
+        codes = np.concatenate([each.codes for each in read]) if joints else read[0].codes
         starts, hashes = self._tokenizer.tokens(codes, joints)
         places, known = self._find(hashes.ravel())
         edges: list[int] = []
-        for first, window in zip((0, *joints), windows, strict=True):
-            edges += (first, first + window.second, first + window.third, first + len(window.text) - ENDING)
+        for first, each in zip((0, *joints), read, strict=True):
+            window = each.window
+            edges += (first, first + window.second, first + window.third, first + len(each.codes) - ENDING)
         ends = iter((2 * starts.searchsorted(edges)).tolist())
         bounds: list[int] = []
         for first, second, third, last in zip(ends, ends, ends, ends, strict=True):

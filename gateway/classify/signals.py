@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gateway.classify.prompt import Prompt
-from gateway.classify.window import PLANE, Window, codes_of
+from gateway.classify.window import OPENING, PLANE, Codes, Window
 
 SPAN: Final = 3_000
 """A turn longer than this counts as so long where shares of it are worked out."""
@@ -154,10 +154,10 @@ def _code_marks(rows: list[str], symbols: npt.NDArray[np.bool_]) -> int:
     return adjacent + sum([row.startswith(_INDENTS) + row.endswith(_ENDINGS) for row in rows[1:]])
 
 
-def structure_of(prompt: Prompt, window: Window) -> Structure:
-    """Measure what is read of the last user turn."""
+def structure_of(prompt: Prompt, window: Window, codes: Codes) -> Structure:
+    """Measure what is read of the last user turn; `codes` are the window's code points."""
     text, chars = window.turn, len(prompt.user)
-    classes = _CLASS.take(codes_of(text), mode="clip")
+    classes = _CLASS.take(codes[OPENING : OPENING + len(text)], mode="clip")
     counts = np.bincount(classes, minlength=_SORTS).tolist()
     size, rows = max(len(text), 1), text.split("\n")
     last = text[-40:].rstrip()[-1:]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -21,11 +19,14 @@ PLANE: Final = 0x10000
 """Characters at and above this code point (emoji, rare ideographs) separate words and are not read."""
 EDGE: Final = "\x02"
 """Stands before, between and after the texts; a token of its own."""
+OPENING: Final = 2
+"""Characters before the last turn: a blank and an edge."""
 ENDING: Final = 2
 """Characters that end a window: a blank and an edge."""
 TOGETHER: Final = 8
 """Windows that are read as one text at most."""
 Codes = npt.NDArray[np.intp]
+_CODE: Final = np.dtype("<u4")
 
 
 class Window(NamedTuple):
@@ -42,7 +43,7 @@ class Window(NamedTuple):
 
 def codes_of(text: str) -> Codes:
     """Return a text's code points."""
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.intp)
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=_CODE).astype(np.intp)
 
 
 def window_of(prompt: Prompt) -> Window:
@@ -50,15 +51,9 @@ def window_of(prompt: Prompt) -> Window:
     turn = prompt.user
     if len(turn) > HEAD + TAIL:
         turn = f"{turn[:HEAD]} {turn[-TAIL:]}"
-    end = 2 + len(turn)
+    end = OPENING + len(turn)
     if not (prompt.system or prompt.before or prompt.reply):
         return Window(turn, f" {EDGE}{turn} {EDGE}", end, end)
     system = prompt.system[:SYSTEM]
     text = f" {EDGE}{turn} {EDGE}{system} {EDGE}{prompt.before[:BEFORE]}\n{prompt.reply[:BEFORE]} {EDGE}"
     return Window(turn, text, end, end + 2 + len(system))
-
-
-def joined(windows: Sequence[Window]) -> tuple[Codes, list[int]]:
-    """Return the code points of several windows as one text, and where the second and later ones begin."""
-    joints = list(accumulate([len(window.text) for window in windows[:-1]]))
-    return codes_of("".join([window.text for window in windows])), joints

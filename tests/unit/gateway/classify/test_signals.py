@@ -3,14 +3,15 @@
 import msgspec
 import pytest
 
+from gateway.classify.features import Read
 from gateway.classify.prompt import Prompt, read_prompt
-from gateway.classify.signals import FLAGS, NUMBERS, facts_key, facts_of, structure_of
+from gateway.classify.signals import FLAGS, NUMBERS, facts_key, facts_of
 from gateway.classify.window import window_of
 
 
 def measured(text):
     prompt = read_prompt({"prompt": text})
-    return prompt, structure_of(prompt, window_of(prompt))
+    return prompt, Read.of(prompt, window_of(prompt)).shape
 
 
 def shape(text):
@@ -90,5 +91,5 @@ def test_the_key_of_facts_tells_prompts_apart_whose_facts_differ(field):
     for each in (prompt, msgspec.structs.replace(prompt, **{field: CHANGES[field]})):
         window = window_of(each)
         told.append((window, facts_key(each)))
-        facts.append(facts_of(each, structure_of(each, window)))
+        facts.append(facts_of(each, Read.of(each, window).shape))
     assert facts[0] == facts[1] or told[0] != told[1]
