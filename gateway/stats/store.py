@@ -151,7 +151,9 @@ class StatsStore:
         index: dict[bytes, bytes] = await self._client.hgetall(f"{PREFIX}{minute}")  # type: ignore[assignment]  # bytes
         for gone in held.cells.keys() - index.keys():
             del held.cells[gone]
-        changed = [cell for cell, at in index.items() if cell != _MINUTE and held.cells.get(cell, (b"",))[0] != at]
+        index.pop(_MINUTE, None)
+        known = {cell: at for cell, (at, _, _) in held.cells.items()}
+        changed = [cell for cell, at in index.items() if known.get(cell) != at and b"\n" not in cell]
         for first in range(0, len(changed), _CELLS_AT_ONCE):
             cells = changed[first : first + _CELLS_AT_ONCE]
             for cell, counters in zip(cells, await self._counters(minute, cells), strict=True):
@@ -161,9 +163,8 @@ class StatsStore:
         held.version = version
 
     async def _counters(self, minute: int, cells: Sequence[bytes]) -> list[dict[str, int]]:
-        prefix = f"{PREFIX}{minute}:".encode()
         try:
-            return _counters.decode(await self._fetch(keys=[prefix + cell for cell in cells]))
+            return _counters.decode(await self._fetch(keys=[f"{PREFIX}{minute}:"], args=[b"\n".join(cells)]))
         except msgspec.MsgspecError:  # a field that no gateway has written
             return [{} for _ in cells] if len(cells) == 1 else [(await self._counters(minute, [c]))[0] for c in cells]
 

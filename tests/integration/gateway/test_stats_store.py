@@ -5,6 +5,7 @@ import contextlib
 import signal
 import time
 
+import msgspec
 import pytest
 
 from gateway.errors import SettingsError, StoreUnavailable
@@ -109,6 +110,18 @@ async def test_foreign_fields_are_ignored(store, now):
     assert await store.read(now) == []
     await store.add([(now, KEY, {"rounds": 1}), (now, OTHER, {"rounds": 2})])
     await store._client.hset(f"breakeven:cells:{now}:{KEY.encode()}", mapping={'"': "none"})
+    assert await store.read(now) == [(now, OTHER, {"rounds": 2})]
+
+
+async def test_a_cell_of_two_lines_leaves_the_others_as_they_are(store, now):
+    torn = msgspec.structs.replace(KEY, task="two\nlines")
+    await store.add([(now, KEY, {"rounds": 1}), (now, torn, {"rounds": 3}), (now, OTHER, {"rounds": 2})])
+    assert sorted(await store.read(now)) == [(now, KEY, {"rounds": 1}), (now, OTHER, {"rounds": 2})]
+
+
+async def test_a_hash_that_is_gone_leaves_the_others_as_they_are(store, now):
+    await store.add([(now, KEY, {"rounds": 1}), (now, OTHER, {"rounds": 2})])
+    await store._client.delete(f"breakeven:cells:{now}:{KEY.encode()}")
     assert await store.read(now) == [(now, OTHER, {"rounds": 2})]
 
 
