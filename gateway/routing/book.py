@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from gateway.routing.applications import parent_of
 from gateway.routing.stats import Pile, Vector, layout_of, merged
 from gateway.types import Arm, CellKey
@@ -73,20 +75,38 @@ class Book:
         self, key: CellKey, counters: Mapping[str, int], weight: float, unit: float, vector: Vector | None = None
     ) -> None:
         """Add one bucket of one cell; `vector` is its counters as the layout has them, where that is known already."""
-        kind: Kind = (key.backend, key.task, key.temperature, key.context)
-        if self.memo:
-            self.memo = {}
-        self.requests[kind] += weight * counters.get("n", 0)
-        self.loads[kind].add(key.load)
-        buckets, requests = self.signatures.get(kind, (0, 0))
-        self.signatures[kind] = (buckets + 1, requests + counters.get("n", 0))
-        if ("mn" in counters or "wn" in counters) and not parent_of(key.task):
-            self.measured.setdefault(key, Measured()).add(counters, weight, unit)
-            self._add_sums(key, counters, weight, unit)
+        kind = self._count(key, counters, weight, unit)
         if key.k > 0:
             if vector is None:
                 vector = self.layouts[key.backend, key.method].vector(counters)
             self.add_vector(kind, key.method, key.k, vector, weight)
+
+    def add_all(self, cells: Iterable[tuple[CellKey, Mapping[str, int], float, Vector | None]], unit: float) -> None:
+        """Add many buckets as `add` does (key, counters, weight, vector): those of one kind and arm in one go."""
+        groups: dict[tuple[Kind, str, int], tuple[list[float], list[Vector]]] = {}
+        for key, counters, weight, vector in cells:
+            kind = self._count(key, counters, weight, unit)
+            if vector is not None:
+                weights, vectors = groups.setdefault((kind, key.method, key.k), ([], []))
+                weights.append(weight)
+                vectors.append(vector)
+        for (kind, method, k), (weights, vectors) in groups.items():
+            self.add_vector(kind, method, k, np.array(weights) @ np.array(vectors))
+
+    def _count(self, key: CellKey, counters: Mapping[str, int], weight: float, unit: float) -> Kind:
+        """Add what is not a matter of acceptance: requests, loads, measured times."""
+        kind: Kind = (key.backend, key.task, key.temperature, key.context)
+        if self.memo:
+            self.memo = {}
+        n = counters.get("n", 0)
+        self.requests[kind] += weight * n
+        self.loads[kind].add(key.load)
+        buckets, requests = self.signatures.get(kind, (0, 0))
+        self.signatures[kind] = (buckets + 1, requests + n)
+        if ("mn" in counters or "wn" in counters) and not parent_of(key.task):
+            self.measured.setdefault(key, Measured()).add(counters, weight, unit)
+            self._add_sums(key, counters, weight, unit)
+        return kind
 
     def measured_by_arm(self) -> dict[tuple[str, str, int], list[tuple[CellKey, Measured]]]:
         """Return the measured cells by (backend, method, k)."""

@@ -71,20 +71,21 @@ class Eras:
     def vectors(self, buckets: Sequence[Counted], layouts: Mapping[tuple[str, str], Layout]) -> list[Vector | None]:
         """Return each bucket's counters as a vector, None for plain arms."""
         known: dict[int, tuple[dict[str, int], Layout, Vector]] = {}
-        result: list[Vector | None] = []
+        fresh: dict[Layout, list[dict[str, int]]] = {}
         for bucket in buckets:
-            key, counters = bucket.key, bucket.counters
-            if key.k == 0:
-                result.append(None)
+            if bucket.key.k == 0:
                 continue
-            layout = layouts[key.backend, key.method]
+            counters, layout = bucket.counters, layouts[bucket.key.backend, bucket.key.method]
             found = self.known.get(id(counters))
-            if found is None or found[0] is not counters or found[1] is not layout:
-                found = (counters, layout, layout.vector(counters))
-            known[id(counters)] = found
-            result.append(found[2])
+            if found is not None and found[0] is counters and found[1] is layout:
+                known[id(counters)] = found
+            else:
+                fresh.setdefault(layout, []).append(counters)
+        for layout, cells in fresh.items():
+            for counters, vector in zip(cells, layout.vectors(cells), strict=True):
+                known[id(counters)] = (counters, layout, vector)
         self.known = known
-        return result
+        return [known[id(bucket.counters)][2] if bucket.key.k else None for bucket in buckets]
 
     def inherit(self, buckets: Iterable[Counted]) -> None:
         """Learn from a backend's earlier process starts what is usual, where nothing is known of a task yet."""

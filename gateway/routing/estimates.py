@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
+from typing import NamedTuple
 
 from gateway.routing.costs import Costs
 from gateway.routing.longer import judge_longer
-from gateway.routing.stats import Layout, Pile, Vector
+from gateway.routing.stats import Pile
+from gateway.routing.told import Told
 from gateway.routing.tuning import Tuning
 
 PLAIN_KEY = ("plain", 0)
@@ -84,6 +84,18 @@ class Evidence:
         return None
 
 
+Differences = dict[tuple[int, int], tuple[float, float]]
+"""By places i < j among the arms of one method: r_i − r_j on the same requests, and its standard error."""
+
+
+class _Times(NamedTuple):
+    """An arm's relative time over some requests: `cost` plain steps a round, and where these lie in `Told.gram`."""
+
+    r: float
+    cost: float
+    place: int
+
+
 @dataclass(slots=True)
 class Prior:
     """What other tasks say about an arm: mean relative time and its standard deviation between tasks."""
@@ -111,7 +123,7 @@ def evidence_at(
 ) -> Evidence:
     """Return estimates of plain and of the `offered` arms; without costs r stays an assumption."""
     arms = [Estimate(PLAIN_KEY)]
-    blocks: list[tuple[list[int], Vector, Vector]] = []
+    blocks: list[tuple[list[int], Differences]] = []
     by_method: dict[str, list[int]] = {}
     for method, k in offered:
         if k > 0:
@@ -122,93 +134,87 @@ def evidence_at(
         pile = piles.get(method)
         rows = list(range(first, len(arms)))
         if pile is not None and setting.costs is not None:
-            blocks.append((rows, *_method_block(pile, arms[first:], setting)))
+            blocks.append((rows, _method_block(pile, arms[first:], setting)))
         else:
             for arm in arms[first:]:
                 if pile is not None and arm.key[1] in pile.layout.lengths:
-                    _fill_counts(arm, pile.revealing(arm.key[1]), pile.layout.index)
+                    _fill_counts(arm, pile.told(arm.key[1]))
                 _fill_costs(arm, setting, arm.key[1])
     for arm in arms[1:]:
         _shrink(arm, priors.get(arm.key), setting.tuning)
     plain_s = setting.costs.plain_s(setting.load, setting.context) if setting.costs else None
     evidence = _with_differences(Evidence(plain_s, arms), blocks)
-    for rows, _, _ in blocks:
+    for rows, _ in blocks:
         pile = piles[arms[rows[0]].key[0]]
         for row in rows[1:]:
             judge_longer(evidence, row, rows[0], pile, setting)
     return evidence
 
 
-def _method_block(pile: Pile, arms: list[Estimate], setting: Setting) -> tuple[Vector, Vector]:
-    """Fill the arms of one method; return the paired gaps and their standard errors, NaN where not known."""
-    size = len(arms)
-    gap = np.full((size, size), np.nan)
-    spread = np.full((size, size), np.nan)
-    layout, tuning = pile.layout, setting.tuning
-    index = layout.index
+def _method_block(pile: Pile, arms: list[Estimate], setting: Setting) -> Differences:
+    """Fill the arms of one method; return the paired differences between them that are known."""
+    found: Differences = {}
+    tuning = setting.tuning
     for j, arm in enumerate(arms):
         k = arm.key[1]
-        total = pile.revealing(k)
-        n, tokens = float(total[index["vn"]]), float(total[index["t"]])
-        if k not in layout.lengths or n <= 0 or tokens <= 0:
+        told = pile.told(k)
+        if k not in told.at or told.requests <= 0 or told.tokens <= 0:
             _fill_costs(arm, setting, k)
             continue
-        means, covariance = _relative_times(total, arms[: j + 1], layout, setting)
-        _fill_counts(arm, total, index)
-        arm.r = float(means[j])
+        times = _relative_times(told, arms[: j + 1], setting)
+        _fill_counts(arm, told)
+        arm.r = times[j].r
         wide = max(1.0, arm.r)
-        behind = _effective(total, layout)
-        arm.se = _standard_error(float(covariance[j, j]), behind, wide * tuning.prior_sd, tuning.prior_sd_requests)
-        _fill_costs(arm, setting, float(total[index[f"d{k}"]]) / arm.rounds if arm.rounds else k)
-        paired = pile.paired(k)
-        if paired is not total:
-            if paired[index["vn"]] <= 0 or paired[index["t"]] <= 0:
+        variance = _variance(told, times[j])
+        arm.se = _standard_error(variance, told.effective, wide * tuning.prior_sd, tuning.prior_sd_requests)
+        _fill_costs(arm, setting, told.at[k].drafted / arm.rounds if arm.rounds else k)
+        paired = pile.told(k, paired=True)
+        if paired is not told:
+            if paired.requests <= 0 or paired.tokens <= 0:
                 continue
-            behind = _effective(paired, layout)
-            means, covariance = _relative_times(paired, arms[: j + 1], layout, setting)
+            times = _relative_times(paired, arms[: j + 1], setting)
         for i in range(j):
-            if layout.tokens_at(paired, arms[i].key[1]) < 0.99 * paired[index["t"]]:
+            if paired.tokens_at(arms[i].key[1]) < 0.99 * paired.tokens:
                 continue  # recorded while the shorter one was not on offer
-            variance = float(covariance[i, i] + covariance[j, j] - 2 * covariance[i, j])
-            gap[i, j], gap[j, i] = means[i] - means[j], means[j] - means[i]
-            spread[i, j] = spread[j, i] = _standard_error(
-                variance, behind, wide * tuning.paired_sd, tuning.paired_requests
-            )
-    return gap, spread
+            variance = _variance(paired, times[i], times[j])
+            spread = _standard_error(variance, paired.effective, wide * tuning.paired_sd, tuning.paired_requests)
+            found[i, j] = (times[i].r - times[j].r, spread)
+    return found
 
 
-def _relative_times(total: Vector, arms: Sequence[Estimate], layout: Layout, setting: Setting) -> tuple[Vector, Vector]:
-    """Return r of each arm over the same requests, and the covariance of their sums."""
-    weights = np.zeros((len(arms), len(layout.features)))
-    for i, arm in enumerate(arms):
+def _relative_times(told: Told, arms: Sequence[Estimate], setting: Setting) -> list[_Times]:
+    """Return r of each arm over the same requests, and what it is made of."""
+    found = []
+    for arm in arms:
         method, k = arm.key
-        rounds = float(total[layout.index[f"r{k}"]])
-        mean_k = float(total[layout.index[f"d{k}"]]) / rounds if rounds else k
-        ratios = setting.ratios(method, mean_k) or (0.0, 0.0)
-        weights[i, layout.features.index(f"r{k}")] = 1.0 + ratios[0] + ratios[1]
-        weights[i, layout.features.index(f"u{k}")] = 1.0
-    tokens = float(total[layout.index["t"]])
-    means = weights @ total[layout.sums] / tokens
-    residual = weights.copy()
-    residual[:, layout.features.index("t")] -= means
-    return means, residual @ total[layout.gram] @ residual.T / tokens**2
+        counts = told.at[k]
+        ratios = setting.ratios(method, counts.drafted / counts.rounds if counts.rounds else k) or (0.0, 0.0)
+        cost = 1.0 + ratios[0] + ratios[1]
+        found.append(_Times((cost * counts.rounds + counts.undrafted) / told.tokens, cost, counts.place))
+    return found
 
 
-def _fill_counts(arm: Estimate, total: Vector, index: Mapping[str, int]) -> None:
-    k = arm.key[1]
-    rounds = float(total[index[f"r{k}"]])
-    undrafted = float(total[index[f"u{k}"]])
-    arm.requests, arm.rounds = float(total[index["vn"]]), rounds
+def _variance(told: Told, one: _Times, other: _Times | None = None) -> float:
+    """Return the variance of an arm's r by request, or that of the difference between two."""
+    parts = [(0, -one.r), (one.place, one.cost), (one.place + 1, 1.0)]
+    if other is not None:
+        parts[0] = (0, other.r - one.r)
+        parts += [(other.place, -other.cost), (other.place + 1, -1.0)]
+    total = 0.0
+    for row, left in parts:
+        products = told.gram[row]
+        for column, right in parts:
+            total += left * right * products[column]
+    return total / told.tokens**2
+
+
+def _fill_counts(arm: Estimate, told: Told) -> None:
+    _, rounds, undrafted, _, accepted, zero = told.at[arm.key[1]]
+    arm.requests, arm.rounds = told.requests, rounds
     if rounds > 0:
-        arm.a = 1.0 + float(total[index[f"a{k}"]]) / rounds
-        arm.z = float(total[index[f"z{k}"]]) / rounds
+        arm.a = 1.0 + accepted / rounds
+        arm.z = zero / rounds
     arm.undrafted = undrafted / (rounds + undrafted) if rounds + undrafted > 0 else 0.0
-
-
-def _effective(total: Vector, layout: Layout) -> float:
-    """Return how many requests of equal length would say as much (Kish): a mean over tokens hangs on the longest."""
-    tokens, squares = float(total[layout.index["t"]]), float(total[layout.index["t*t"]])
-    return tokens * tokens / squares if squares > 0 else 0.0
 
 
 def _standard_error(variance: float, n: float, prior_sd: float, weight: float) -> float:
@@ -239,16 +245,18 @@ def _shrink(arm: Estimate, prior: Prior | None, tuning: Tuning) -> None:
         arm.se = (own + others) ** -0.5
 
 
-def _with_differences(evidence: Evidence, blocks: list[tuple[list[int], Vector, Vector]]) -> Evidence:
+def _with_differences(evidence: Evidence, blocks: list[tuple[list[int], Differences]]) -> Evidence:
     arms = evidence.arms
     evidence.gap = [[one.r - other.r for other in arms] for one in arms]
-    evidence.spread = [[_apart(one, other) for other in arms] for one in arms]
-    for rows, gap, spread in blocks:
-        for i, row in enumerate(rows):
-            for j, column in enumerate(rows):
-                if not math.isnan(spread[i, j]):
-                    evidence.gap[row][column] = float(gap[i, j])
-                    evidence.spread[row][column] = float(spread[i, j])
+    evidence.spread = [[0.0] * len(arms) for _ in arms]
+    known = {(rows[i], rows[j]): pair for rows, differences in blocks for (i, j), pair in differences.items()}
+    for j in range(len(arms)):
+        for i in range(j):
+            pair = known.get((i, j))
+            if pair is not None:
+                evidence.gap[i][j], evidence.gap[j][i] = pair[0], -pair[0]
+            spread = pair[1] if pair is not None else _apart(arms[i], arms[j])
+            evidence.spread[i][j] = evidence.spread[j][i] = spread
     return evidence
 
 

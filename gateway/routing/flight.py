@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from gateway.routing.estimates import Setting
 from gateway.routing.observe import GAIN_UNIT, TRIAL_UNIT
@@ -32,6 +32,9 @@ class Flight:
     """What the prior weighs, in trials: small where requests of the task differ much."""
     streaks: Streaks = field(default_factory=Streaks)
     """What the last round says of the next."""
+    emitted: list[tuple[float, float, float]] = field(default_factory=list)
+    """Tokens that a round of 1, 2, … draft tokens is expected to emit: at the prior, where the task's mean is as high
+    as it may be with what is known, and for a request that is as good as one in twenty is."""
     requests: float = 0.0
     costs: dict[int, float] = field(default_factory=dict)
     """x_k, a round's cost in plain steps, by draft length; empty where no costs are known."""
@@ -75,6 +78,13 @@ class Flight:
         return not (self.closed or lost)
 
 
+class _Known(NamedTuple):
+    """What a pile remembers; the tuning is held on to, so that its id stays its own."""
+
+    flight: Flight
+    tuning: Tuning
+
+
 def flight_at(  # noqa: PLR0917 - what is known, of what and where
     pile: Pile | None,
     parent: Pile | None,
@@ -88,16 +98,14 @@ def flight_at(  # noqa: PLR0917 - what is known, of what and where
     `parent` holds all tasks of the backend, or the task of an application; it weighs `lean` trials.
     """
     longest = max(lengths, default=0)
-    given = ("flight", setting.tuning, lean)  # rules of one half-life share piles
-    base = pile.memo.get(given) if pile else None
-    if not isinstance(base, Flight):
-        base = flight_of(pile, parent, longest, setting.tuning, lean)
+    given = ("flight", id(setting.tuning), lean)  # rules of one half-life share piles
+    known = pile.memo.get(given) if pile else None
+    if not isinstance(known, _Known):
+        known = _Known(flight_of(pile, parent, longest, setting.tuning, lean), setting.tuning)
         if pile is not None:
-            pile.memo[given] = base
-    flight = copy(base)
-    flight.method = method
-    flight.costs, flight.ratios, flight.gains, flight.best_gains, flight.mean_gains = {}, {}, {}, {}, {}
-    _expect(flight, lengths, method, setting)
+            pile.memo[given] = known
+    flight = replace(known.flight, method=method, costs={}, ratios={}, gains={}, best_gains={}, mean_gains={})
+    _expect(flight, lengths, setting)
     return flight
 
 
@@ -123,6 +131,7 @@ def flight_of(pile: Pile | None, parent: Pile | None, longest: int, tuning: Tuni
         round(_raised(p, _odds_above(flight, tuning.optimism, between=0.0)), 4) if not position else p
         for position, p in enumerate(flight.prior)
     ]
+    flight.emitted = _emitted(flight, tuning.loss_z)
     flight.sure = round(flight.tried) >= tuning.loss_requests and flight.trials >= tuning.loss_trials
     if flight.requests >= tuning.flight_requests and flight.account_upper <= 0:
         flight.probe = tuning.flight_rest
@@ -175,23 +184,29 @@ def _account(flight: Flight, total: Vector, layout: Layout, tuning: Tuning) -> N
         flight.account_upper = mean + tuning.account_z * math.sqrt(variance / n)
 
 
-def _expect(flight: Flight, lengths: Sequence[int], method: str, setting: Setting) -> None:
-    """Fill in costs and expected gains: at the prior, for the best requests and for the best that the mean may be."""
-    z = setting.tuning.loss_z
+def _expect(flight: Flight, lengths: Sequence[int], setting: Setting) -> None:
+    """Fill in costs and expected gains."""
+    for k in sorted(k for k in lengths if k <= len(flight.emitted)):
+        ratios = setting.ratios(flight.method, k)
+        if ratios is not None:
+            cost = 1 + sum(ratios)
+            usual, mean, best = flight.emitted[k - 1]
+            flight.costs[k], flight.ratios[k] = cost, ratios
+            flight.gains[k], flight.mean_gains[k], flight.best_gains[k] = usual / cost, mean / cost, best / cost
+
+
+def _emitted(flight: Flight, z: float) -> list[tuple[float, float, float]]:
+    """Return what rounds emit by draft length: at the prior, where the mean is as high as it may be, at best."""
     levels = (1.0, _odds_above(flight, z, between=0.0), _odds_above(flight, z, between=1.0))
     emitted = [1.0, 1.0, 1.0]
     alive = [1.0, 1.0, 1.0]
-    for position, p in enumerate(flight.prior, start=1):
+    found = []
+    for p in flight.prior:
         for i, odds in enumerate(levels):
             alive[i] *= _raised(p, odds)
             emitted[i] += alive[i]
-        ratios = setting.ratios(method, position) if position in lengths else None
-        if ratios is not None:
-            cost = 1 + sum(ratios)
-            flight.costs[position], flight.ratios[position] = cost, ratios
-            flight.gains[position] = emitted[0] / cost
-            flight.mean_gains[position] = emitted[1] / cost
-            flight.best_gains[position] = emitted[2] / cost
+        found.append((emitted[0], emitted[1], emitted[2]))
+    return found
 
 
 def _raised(p: float, odds: float) -> float:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 from gateway.routing.applications import Finer
 from gateway.routing.book import ALL, Book, Kind
 from gateway.routing.estimates import ArmKey, Prior, Setting, evidence_at
 from gateway.routing.longer import UNSURE, acceptance, tokens_of
-from gateway.routing.stats import Layout, Pile
+from gateway.routing.stats import Pile
 
 
 def task_priors(
@@ -23,10 +22,11 @@ def task_priors(
         pile = totals.get(method)
         if pile is None or k not in pile.layout.lengths or kind[1] == ALL:
             continue
-        others = pile.revealing(k)[_sums(pile.layout, k)]
+        tokens, n, rounds, undrafted, drafted = _sums(pile, k)
         if method in own:
-            others = others - own[method].revealing(k)[_sums(pile.layout, k)]
-        tokens, n, rounds, undrafted, drafted = others.tolist()
+            mine = _sums(own[method], k)
+            tokens, n, rounds = tokens - mine[0], n - mine[1], rounds - mine[2]
+            undrafted, drafted = undrafted - mine[3], drafted - mine[4]
         ratios = setting.ratios(method, drafted / rounds if rounds > 0 else k)
         if ratios is None or tokens <= 0 or n <= 0.5:
             continue
@@ -64,6 +64,8 @@ def application_priors(
     return {arm.key: Prior(arm.r, math.hypot(arm.se, finer.spread * arm.r)) for arm in known if arm.requests > 0}
 
 
-@lru_cache(maxsize=1024)
-def _sums(layout: Layout, k: int) -> list[int]:
-    return [layout.index[name] for name in ("t", "vn", f"r{k}", f"u{k}", f"d{k}")]
+def _sums(pile: Pile, k: int) -> tuple[float, float, float, float, float]:
+    """Return tokens, requests, rounds, undrafted steps and drafted tokens of the requests that tell of `k`."""
+    told = pile.told(k)
+    counts = told.at[k]
+    return told.tokens, told.requests, counts.rounds, counts.undrafted, counts.drafted

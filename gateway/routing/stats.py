@@ -7,13 +7,15 @@ acceptance does not depend on load, and costs are put in on read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gateway.routing.rounds import MAX_POSITION
+from gateway.routing.told import Counts, Told
 
 Vector = NDArray[np.float64]
 
@@ -50,22 +52,45 @@ class Layout:
         self.flown = np.array([self.index[name] for name in flown], dtype=np.intp)
         self._places: dict[tuple[str, ...], NDArray[np.intp]] = {}
         """Where counters go, by their names in order: those of a cell hardly change. What is not known goes last."""
-        self.sums = np.array([self.index[f] for f in self.features], dtype=np.intp)
+        told = ("vn", "t", "t*t", *(f"{kind}{k}" for k in lengths for kind in PER_LENGTH))
+        self._told = np.array([self.index[name] for name in told], dtype=np.intp)
 
     def _pairs_order(self) -> list[str]:
         return [f"{kind}{k}" for k in self.lengths for kind in ("r", "u")]
 
     def vector(self, counters: Mapping[str, int]) -> Vector:
         """Return the counters as a vector; those that the layout does not know are dropped."""
-        names = tuple(counters)
+        vector = np.zeros(self.size + 1)
+        vector[self._placed(tuple(counters))] = np.fromiter(counters.values(), np.float64, len(counters))
+        return vector[:-1]
+
+    def vectors(self, many: Sequence[Mapping[str, int]]) -> list[Vector]:
+        """Return the counters of many cells as vectors, all in one go."""
+        if not many:
+            return []
+        width = self.size + 1
+        places = [self._placed(tuple(counters)) for counters in many]
+        rows = np.repeat(width * np.arange(len(many)), [len(each) for each in places])
+        values = np.fromiter(chain.from_iterable(counters.values() for counters in many), np.float64, len(rows))
+        found = np.zeros(width * len(many))
+        found[np.concatenate(places) + rows] = values
+        table = found.reshape(len(many), width)[:, :-1]
+        return [row.copy() for row in table]  # none holds the memory of all
+
+    def _placed(self, names: tuple[str, ...]) -> NDArray[np.intp]:
         places = self._places.get(names)
         if places is None:
             if len(self._places) >= _MOST_SHAPES:
                 self._places.clear()
             places = self._places[names] = np.array([self.index.get(name, self.size) for name in names], dtype=np.intp)
-        vector = np.zeros(self.size + 1)
-        vector[places] = np.fromiter(counters.values(), np.float64, len(names))
-        return vector[:-1]
+        return places
+
+    def told(self, total: Vector) -> Told:
+        """Return what a sum over requests tells of each draft length."""
+        n, tokens, squares, *rest = total[self._told].tolist()
+        width = len(PER_LENGTH)
+        at = {k: Counts(1 + 2 * i, *rest[width * i : width * (i + 1)]) for i, k in enumerate(self.lengths)}
+        return Told(n, tokens, squares, at, total[self.gram].tolist())
 
     def tokens_at(self, total: Vector, k: int) -> float:
         """Return the tokens of the requests that tell of `k`."""
@@ -89,12 +114,13 @@ def layout_of(lengths: tuple[int, ...]) -> Layout:
 class Pile:
     """Counters by the draft length that ran. Mutable while a snapshot is being built."""
 
-    __slots__ = ("_requests", "_revealed", "by_length", "layout", "memo")
+    __slots__ = ("_requests", "_revealed", "_told", "by_length", "layout", "memo")
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self.by_length: dict[int, Vector] = {}
         self._revealed: dict[int, Vector] = {}
+        self._told: dict[tuple[int, bool], Told] = {}
         self._requests: float | None = None
         self.memo: dict[object, object] = {}
         """What others have worked out of it; emptied when it changes."""
@@ -145,6 +171,15 @@ class Pile:
         self.layout.leave_out(total, k)
         return total
 
+    def told(self, k: int, *, paired: bool = False) -> Told:
+        """Return what the requests of `revealing` tell, `paired`: those of `paired`."""
+        found = self._told.get((k, paired))
+        if found is None:
+            total = self.paired(k) if paired else self.revealing(k)
+            found = self.told(k) if paired and total is self.revealing(k) else self.layout.told(total)
+            self._told[k, paired] = found
+        return found
+
     @property
     def requests(self) -> float:
         """Requests behind it."""
@@ -157,7 +192,7 @@ class Pile:
         self._requests = None
         self.memo = {}
         if self._revealed:
-            self._revealed = {}
+            self._revealed, self._told = {}, {}
 
 
 def merged(layout: Layout, piles: Iterable[tuple[Pile, float]]) -> Pile:
