@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gateway_overhead import valkey
+from cli.gateway import tame_collector
 from engine.messages import CostTable
 from gateway.routing import Bucket, Snapshot, build_snapshot
 from gateway.stats import StatsStore
@@ -23,7 +24,11 @@ ROUNDS = 15
 def measure_refresh(
     cells: Sequence[Bucket], costs: Mapping[str, CostTable], arms: Mapping[str, Sequence[Arm]]
 ) -> dict[str, Any]:
-    """Return milliseconds of one refresh where none, 50 and all of the cells have news, as medians."""
+    """Return milliseconds of one refresh where none, 50 and all of the cells have news, as medians.
+
+    Garbage is collected as in the gateway's own process.
+    """
+    tame_collector()
     with tempfile.TemporaryDirectory(prefix="refresh-") as folder, valkey(Path(folder)) as (url, _):
         return asyncio.run(_measure(url, cells, costs, arms))
 
