@@ -2,7 +2,8 @@
 
 Run with `python -m benchmarks.routing_figures [--requests 1200] [--seeds 20] [--only TRAFFIC,…] [--workers N]`. Rows
 are kept in `results/routing_REQUESTS.json` one by one and taken over from there while the code behind them is the same,
-so that a long run may be stopped and gone on with. `--show` prints what is kept, measuring nothing.
+so that a long run may be stopped and gone on with. `--show` prints what is kept, measuring nothing, and says which rows
+other code than the present has made.
 """
 
 from __future__ import annotations
@@ -143,7 +144,8 @@ def line(key: str, row: dict[str, Any], requests: int) -> str:
         row["routed_in_flight"] / row["request_oracle"],
     )
     cells = " ".join(f"{value:8.4f}" for value in figures)
-    return f"{key:42} {row['seeds']:5} {cells}  {'; '.join(misses) or 'pass'}"
+    older = "" if row.get("code", code_behind()) == code_behind() else "older code: "
+    return f"{key:42} {row['seeds']:5} {cells}  {older}{'; '.join(misses) or 'pass'}"
 
 
 def show(kept: dict[str, Any], requests: int) -> str:

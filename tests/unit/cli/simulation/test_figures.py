@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks._routing_limits import missed
 from benchmarks._routing_settings import costs, table, tasks
-from benchmarks.routing_figures import run
+from benchmarks.routing_figures import code_behind, run, show
 from cli.simulation.costs import CostModel, Line
 from cli.simulation.made_up import TaskSpec, make_traces
 from cli.simulation.pools import PoolRouter
@@ -124,6 +124,14 @@ def pool_regret(name: str, batch: int, requests: int, seeds: int) -> float:
         oracle = sum(rows[names == task].sum(axis=0).min() for task in np.unique(names))
         values.append(sum(run.seconds) / float(oracle) - 1.0)
     return float(np.mean(values))
+
+
+def test_the_table_says_which_rows_other_code_has_made() -> None:
+    names = ("best_static", "task_oracle", "request_oracle", "naive_ewma", "routed", "routed_in_flight")
+    row: dict[str, Any] = dict.fromkeys(names, 1.0) | {"always_on": {"4": 1.0}, "worst_regret": 0.0, "seeds": 4}
+    present, other = show({"one": row | {"code": code_behind()}, "other": row | {"code": "0"}}, 1200).splitlines()[1:]
+    assert present.endswith("1.0000  pass")
+    assert other.endswith("1.0000  older code: pass")
 
 
 @pytest.mark.slow
