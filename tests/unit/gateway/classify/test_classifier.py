@@ -113,6 +113,9 @@ HARD = [
     ("translation", 'Translate the values of this JSON into German, keep the keys: {"save": "Save", "quit": "Quit"}'),
     ("chat", "What makes a good summary of a novel, and how long should it be?"),
     ("code", "Write a Python script that translates subtitle files with an API."),
+    ("code", "n ropes are cut into k equal pieces. How long can they be?\n\nInput\nn and k\n\nOutput\nthe length"),
+    ("chat", "how many teeth does a dog have"),
+    ("creative", "birthday card for a beekeeper"),
 ]
 
 
