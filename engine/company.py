@@ -13,14 +13,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
 
 from engine.messages import CostCell
+from engine.mixed_costs import StepLine
 
 LIMIT = 1.06
-"""Plain steps that a step with plain requests in it may take by measured costs, which are those of rounds all alike.
-
-Rows of unlike lengths take longer: with 1.09 plain requests kept 0.88 of their speed, and nine tenths are wanted.
-"""
+"""Plain steps that a step with plain requests in it may take on the average, by measured costs."""
 MOST_CREDIT = 0.3
 """Plain steps that earlier steps may leave to a later one: a step that drafts is never long."""
+PATIENCE = 32
+"""Steps after which costs are looked at anew: all without a draft, one token is tried; all with drafts, none is.
+
+Only what is tried beside its counterpart is measured, and a cost measured too high would else stay so for ever.
+"""
 LOOKED_UP = frozenset({"ngram", "suffix"})
 """Methods whose drafts cost next to nothing until they are verified."""
 _FREE = 1e-6
@@ -33,47 +36,69 @@ class Company:
     def __init__(self) -> None:
         self._credit = 0.0
         """Plain steps that earlier steps stayed below `LIMIT`."""
+        self._alike = 0
+        """Latest steps that all had drafts (> 0), or that all had offers but none (< 0)."""
 
-    def longest(self, cells: Collection[CostCell], methods: Collection[str], share: float, wished: int) -> int:
-        """Return the longest draft worth making with a draft model; `wished` where the costs are not known.
+    def longest(
+        self, line: StepLine, cells: Collection[CostCell], methods: Collection[str], rows: int, wished: int
+    ) -> int:
+        """Return the longest draft worth making with a draft model.
 
         Args:
-            cells: measured at this load and context, of any method.
+            line: what verifying costs at this load and context.
+            cells: measured there, of any method: what drafting costs.
             methods: draft models at work in this step, one after the other.
-            share: part of the step's requests that they draft for; the others verify one token each.
+            rows: requests that they draft for; the others verify one token each.
             wished: longest draft asked for.
         """
-        verify, drafts = _verifying(cells), [_drafting(cells, name) for name in methods]
-        if not verify or not drafts:
-            return wished
+        drafts = [_drafting(cells, name) for name in methods]
         room = LIMIT + self._credit - 1.0
-        fitting = (
-            k for k in range(wished, 0, -1) if _at(verify, k * share) + sum(_at(line, k) for line in drafts) <= room
-        )
-        return next(fitting, 0)
+        fitting = (k for k in range(wished, 0, -1) if line.at(k * rows) + sum(_at(each, k) for each in drafts) <= room)
+        longest = next(fitting, 0)
+        if not longest and self._alike <= -PATIENCE:
+            return min(wished, 1)
+        if not longest:
+            self._alike = min(self._alike, 0) - 1
+        return longest
 
     def share_out(
-        self, cells: Collection[CostCell], made: Mapping[str, int], chances: Sequence[Sequence[float]]
+        self,
+        line: StepLine,
+        cells: Collection[CostCell],
+        made: Mapping[str, int],
+        chances: Sequence[Sequence[float]],
     ) -> list[int]:
         """Return how many tokens of each request's draft to verify, and keep what is left of the room as credit.
 
         Args:
+            line: as above.
             cells: as above.
             made: longest draft of this step by method; what it took to make is spent.
             chances: by request of the step and place in its draft, the chance that the token is emitted; falling.
                 Where tokens were drawn, their chances must not hang on what was drawn: a draft that is cut for its
                 own tokens' sake would no longer leave the distribution as it is.
         """
-        verify = _verifying(cells)
-        if not verify:
-            return [len(row) for row in chances]
         room = LIMIT + self._credit - 1.0 - sum(_at(_drafting(cells, name), k) for name, k in made.items())
         ranked = sorted((-chance, place, row) for row, each in enumerate(chances) for place, chance in enumerate(each))
-        costs = [0.0] + [_at(verify, tokens / len(chances)) for tokens in range(1, len(ranked) + 1)]
-        tokens = _how_many([-chance for chance, _, _ in ranked], costs, room)
+        costs = [line.at(tokens) for tokens in range(len(ranked) + 1)]
+        tokens = self._tried(_how_many([-chance for chance, _, _ in ranked], costs, room), len(ranked))
         self._credit = min(room - costs[tokens], MOST_CREDIT)
         kept = Counter(row for _, _, row in ranked[:tokens])
         return [kept[row] for row in range(len(chances))]
+
+    def _tried(self, tokens: int, offered: int) -> int:
+        """Return the tokens to verify where `tokens` have room: now and then as in the steps that never occur."""
+        if self._alike >= PATIENCE:
+            tokens = 0
+        elif self._alike <= -PATIENCE:
+            tokens = max(tokens, min(offered, 1))
+        if tokens:
+            self._alike = max(self._alike, 0) + 1
+        elif offered:
+            self._alike = min(self._alike, 0) - 1
+        else:
+            self._alike = min(self._alike, 0)
+        return tokens
 
 
 def _how_many(chances: Sequence[float], costs: Sequence[float], room: float) -> int:
@@ -88,18 +113,6 @@ def _how_many(chances: Sequence[float], costs: Sequence[float], room: float) -> 
     emitted = [0.0, *accumulate(chances)]
     best = max(within, key=lambda n: emitted[n] / max(costs[n], _FREE))
     return next((n for n in reversed(within) if costs[n] <= room), 0) if costs[best] <= room else 0
-
-
-def _verifying(cells: Iterable[CostCell]) -> list[tuple[float, float]]:
-    """Cost of verifying k tokens a request, in plain steps beyond the first.
-
-    It begins where the two shortest lengths point to: that much every step costs in which anything is drafted.
-    """
-    line = _line({cell.k: cell.verify_s / cell.plain_s - 1.0 for cell in cells})
-    if len(line) > 2:
-        (k, low), (longer, high) = line[1:3]
-        line[0] = (0.0, max(0.0, low - k * (high - low) / (longer - k)))
-    return line
 
 
 def _drafting(cells: Iterable[CostCell], method: str) -> list[tuple[float, float]]:

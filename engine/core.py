@@ -17,11 +17,12 @@ import torch
 from engine.attention import RowInput
 from engine.config import EngineConfig
 from engine.cost_fit import write_costs
-from engine.costs import CostModel, StepTiming, cache_path
+from engine.costs import CostModel, StepTiming
 from engine.detokenizer import Delivery
 from engine.drafting import Drafting, Want
 from engine.errors import ModelError
 from engine.intake import Intake, Run
+from engine.kept_costs import cache_path
 from engine.kv_cache import KVPool
 from engine.messages import CostTable
 from engine.model_runner import make_runner
@@ -235,6 +236,9 @@ class EngineCore:
         if len(ks) == 1 and len(methods) <= 1:
             method = methods.pop() if methods else "plain"
             self._costs.observe(batch=len(drafts), context=context, k=ks.pop(), method=method, timing=timing)
+        elif len(ks) > 1:
+            drafted = sum(len(draft.tokens) for _, draft in drafts)
+            self._costs.observe_mixed(batch=len(drafts), context=context, drafted=drafted, seconds=timing.verify_s)
 
     def _update(self, drafts: list[tuple[Run, Draft]], verdicts: list[Verdict], timing: StepTiming) -> list[StepOutput]:
         """Append the emitted tokens, roll back the rejected ones, count, and end what is complete."""

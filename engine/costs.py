@@ -8,13 +8,8 @@ shared by all methods; a cell is reported once plain steps, verify passes and dr
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
 import math
-import os
 import statistics
-import tempfile
 import threading
 import time
 from collections import deque
@@ -23,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
-
-from engine.messages import CostCell, CostTable
+from engine.kept_costs import load_table, save_table
+from engine.messages import CostCell, CostTable, MixedCell
+from engine.mixed_costs import MixedCosts, StepLine, fit_line
 
 CONTEXT_EDGES = (0, 512, 2048, 8192, 32768)
 """Lower edges of the context bands."""
@@ -38,13 +33,8 @@ ALTERNATE_S = 2.0
 FRESH_S = 2.0
 """Age up to which a computed table is handed out again."""
 
-MAX_AGE_S = 7 * 86_400.0
-"""A kept table older than this is measured anew."""
-
 K = TypeVar("K")
 V = TypeVar("V")
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, frozen=True)
@@ -83,6 +73,9 @@ class CostModel:
         self._verify: dict[tuple[int, int, int], deque[Sample]] = {}
         """By batch, context edge and k."""
         self._draft: dict[tuple[int, int, int, str], deque[Sample]] = {}
+        self._mixed = MixedCosts()
+        self._lines: dict[tuple[int, int], tuple[float, StepLine | None]] = {}
+        """Lines handed out by batch and context edge, and when each was drawn."""
         self._latest: dict[tuple[int, int, bool], float] = {}
         self._lock = threading.Lock()
         self._table = CostTable([])
@@ -120,12 +113,27 @@ class CostModel:
         with self._lock:
             _keep(self._draft, (batch, edge, k, method), Sample(seconds, self._near(batch, edge)))
 
+    def observe_mixed(self, *, batch: int, context: int, drafted: int, seconds: float) -> None:
+        """Take a verify pass whose rows had unlike numbers of draft tokens, `drafted` in all.
+
+        It counts only beside plain steps of its moment.
+        """
+        edge = context_edge(context)
+        with self._lock:
+            plain_s = self._near(batch, edge)
+            if plain_s is None:
+                return
+            if not self.profiled:
+                self._mixed.profile((batch, edge), drafted, seconds / plain_s)
+            elif time.monotonic() - self._latest.get((batch, edge, True), -math.inf) < ALTERNATE_S:
+                self._mixed.serve(_nearest_key(self._mixed.keys, batch, edge), drafted, seconds / plain_s)
+
     def table(self) -> CostTable:
         """Return the cells of which every part has been measured; at most `FRESH_S` old."""
         with self._lock:
             now = time.monotonic()
             if now - self._computed >= FRESH_S:
-                self._table = CostTable(list(self._cells()))
+                self._table = CostTable(list(self._cells()), list(self._mixed_cells()))
                 self._computed = now
             return self._table
 
@@ -138,34 +146,43 @@ class CostModel:
         """Return all methods' cells at the nearest load and context; none before the first profile is complete."""
         return _nearest(self.table().cells, load, context) if self.profiled else []
 
+    def mixed_line(self, load: int, context: int) -> StepLine | None:
+        """Return what steps with unlike rows cost at the nearest load and context; at most `FRESH_S` old.
+
+        Where such steps were never measured, the line goes through steps of rows all alike. None before the first
+        profile is complete.
+        """
+        if not self.profiled:
+            return None
+        with self._lock:
+            where, now = (load, context_edge(context)), time.monotonic()
+            drawn, line = self._lines.get(where, (-math.inf, None))
+            if now - drawn < FRESH_S:
+                return line
+            line = self._mixed.line(_nearest_key(self._mixed.keys, *where))
+        if line is None:
+            cells = _nearest(self.table().cells, load, context)
+            line = fit_line([(cell.batch * cell.k, cell.verify_s / cell.plain_s) for cell in cells])
+        self._lines[where] = (now, line)
+        return line
+
     def save(self, path: Path) -> None:
         """Keep the table for the next start; a folder that cannot be written is logged and let be."""
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-                file.write(msgspec.json.encode(self.table()))
-            Path(file.name).replace(path)
-        except OSError as error:
-            log.warning("step costs are not kept: %s", error)
+        save_table(path, self.table())
 
     def load(self, path: Path) -> bool:
         """Begin with a kept table; False where there is none that can be read."""
-        try:
-            if time.time() - path.stat().st_mtime > MAX_AGE_S:
-                return False
-            kept = msgspec.json.decode(path.read_bytes(), type=CostTable)
-        except FileNotFoundError:
-            return False
-        except (OSError, msgspec.MsgspecError) as error:
-            log.warning("%s: kept step costs cannot be read (%s); they are measured anew", path, error)
+        kept = load_table(path)
+        if kept is None:
             return False
         for cell in kept.cells:
-            times = max(1, min(cell.n, WINDOW // 4))
-            timing = StepTiming(cell.draft_s, cell.verify_s)
-            plain = StepTiming(0.0, cell.plain_s)
-            for _ in range(times):
+            timing, plain = StepTiming(cell.draft_s, cell.verify_s), StepTiming(0.0, cell.plain_s)
+            for _ in range(max(1, min(cell.n, WINDOW // 4))):
                 self.observe(batch=cell.batch, context=cell.context, k=cell.k, method=cell.method, timing=timing)
                 self.observe(batch=cell.batch, context=cell.context, k=0, method="plain", timing=plain)
+        for each in kept.mixed:
+            for _ in range(each.n):
+                self._mixed.profile((each.batch, each.context), each.drafted, each.verify_s / each.plain_s)
         self.profiled = bool(kept.cells)
         return self.profiled
 
@@ -186,6 +203,13 @@ class CostModel:
         self._latest[batch, edge, plain] = now
         return now - self._latest.get((batch, edge, not plain), -math.inf) < ALTERNATE_S
 
+    def _mixed_cells(self) -> Iterable[MixedCell]:
+        for (batch, context), drafted, ratio, n in self._mixed.medians():
+            plain = self._plain.get((batch, context))
+            if plain:
+                plain_s = statistics.median(plain)
+                yield MixedCell(batch, context, drafted, ratio * plain_s, plain_s, n)
+
     def _cells(self) -> Iterable[CostCell]:
         for (batch, context, k, method), drafts in sorted(self._draft.items()):
             verify = self._verify.get((batch, context, k))
@@ -204,12 +228,6 @@ class CostModel:
                 )
 
 
-def cache_path(folder: Path, *facts: object) -> Path:
-    """Return where the costs of this model, type of numbers, device and number of threads are kept."""
-    text = json.dumps([*map(str, facts), os.cpu_count()])
-    return folder / "costs" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
-
-
 def _keep(samples: dict[K, deque[V]], key: K, sample: V) -> None:
     samples.setdefault(key, deque(maxlen=WINDOW)).append(sample)
 
@@ -217,11 +235,14 @@ def _keep(samples: dict[K, deque[V]], key: K, sample: V) -> None:
 def _nearest(cells: Sequence[CostCell], load: int, context: int) -> list[CostCell]:
     if not cells:
         return []
-    edge = context_edge(context)
-    _, batch, context = min((_distance(cell, load, edge), cell.batch, cell.context) for cell in cells)
-    return [cell for cell in cells if cell.batch == batch and cell.context == context]
+    batch, edge = _nearest_key([(cell.batch, cell.context) for cell in cells], load, context_edge(context))
+    return [cell for cell in cells if cell.batch == batch and cell.context == edge]
 
 
-def _distance(cell: CostCell, load: int, edge: int) -> tuple[float, int]:
-    """How far a cell lies from a load (as a ratio), then from a context."""
-    return max(cell.batch, load) / max(1, min(cell.batch, load)), abs(cell.context - edge)
+def _nearest_key(keys: Iterable[tuple[int, int]], load: int, edge: int) -> tuple[int, int]:
+    """Return the batch and context edge nearest to a load (as a ratio), then to a context; (load, edge) among none."""
+    return min(
+        keys,
+        key=lambda key: (max(key[0], load) / max(1, min(key[0], load)), abs(key[1] - edge), key),
+        default=(load, edge),
+    )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from engine.company import LOOKED_UP, Company
 from engine.costs import CostModel
 from engine.messages import CostCell
+from engine.mixed_costs import StepLine
 from engine.sampler import Draft, SamplerState
 from engine.sequence import Sequence as Seq
 from engine.spec_decode.proposals import Proposals
@@ -33,6 +35,15 @@ class Want:
         return self.sequence.request.speculation.method
 
 
+class Known(NamedTuple):
+    """Measured costs at a step's load and context."""
+
+    line: StepLine
+    """Of verifying, where rows are unlike."""
+    cells: list[CostCell]
+    """Of drafting."""
+
+
 class Drafting:
     """One per core."""
 
@@ -43,9 +54,9 @@ class Drafting:
 
     def draft(self, wants: Sequence[Want]) -> list[Draft]:
         """Return a draft for each, in order; an empty one where nothing should be drafted or there is no guess."""
-        cells = self._cells_beside_plain(wants)
-        if cells:
-            self._shorten(cells, wants)
+        known = self._costs_beside_plain(wants)
+        if known is not None:
+            self._shorten(known, wants)
         try:
             drafts = self._proposals.propose([(want.sequence, want.state, want.k) for want in wants])
         except Exception:  # a drafter's fault costs speed only: nothing is drafted in this step
@@ -54,33 +65,36 @@ class Drafting:
         for want, draft in zip(wants, drafts, strict=True):
             if draft.confidence is not None:
                 draft.cut(want.sequence.controller.keep(draft.confidence))
-        if cells:
-            self._share_out(cells, wants, drafts)
+        if known is not None:
+            self._share_out(known, wants, drafts)
         return drafts
 
-    def _cells_beside_plain(self, wants: Sequence[Want]) -> list[CostCell]:
-        """Return the costs of this step where plain requests share it with drafts; none where they need no care."""
+    def _costs_beside_plain(self, wants: Sequence[Want]) -> Known | None:
+        """Return the costs of this step where plain requests share it with drafts; None where they need no care."""
         if not any(want.k for want in wants) or all(want.sequence.request.speculation.k for want in wants):
-            return []
-        return self._costs.near(len(wants), sum(len(want.sequence.tokens) for want in wants) // len(wants))
+            return None
+        context = sum(len(want.sequence.tokens) for want in wants) // len(wants)
+        line = self._costs.mixed_line(len(wants), context)
+        return Known(line, self._costs.near(len(wants), context)) if line is not None else None
 
-    def _shorten(self, cells: list[CostCell], wants: Sequence[Want]) -> None:
+    def _shorten(self, known: Known, wants: Sequence[Want]) -> None:
         """Let draft models make no longer drafts than there can be room for."""
         drafting = [want for want in wants if want.k and want.method not in LOOKED_UP]
         if not drafting:
             return
         methods, wished = {want.method for want in drafting}, max(want.k for want in drafting)
-        longest = self._company.longest(cells, methods, len(drafting) / len(wants), wished)
+        longest = self._company.longest(known.line, known.cells, methods, len(drafting), wished)
         for want in drafting:
             want.k = min(want.k, longest)
 
-    def _share_out(self, cells: list[CostCell], wants: Sequence[Want], drafts: Sequence[Draft]) -> None:
+    def _share_out(self, known: Known, wants: Sequence[Want], drafts: Sequence[Draft]) -> None:
         """Cut drafts to what the step has room for."""
         made: dict[str, int] = {}
         for want, draft in zip(wants, drafts, strict=True):
             made[want.method] = max(made.get(want.method, 0), len(draft.tokens))
         chances = [chances_of(want, draft) for want, draft in zip(wants, drafts, strict=True)]
-        for draft, length in zip(drafts, self._company.share_out(cells, made, chances), strict=True):
+        lengths = self._company.share_out(known.line, known.cells, made, chances)
+        for draft, length in zip(drafts, lengths, strict=True):
             draft.cut(length)
 
 

@@ -108,10 +108,27 @@ class CostCell(msgspec.Struct):
     """Samples behind the medians."""
 
 
-class CostTable(msgspec.Struct):
+class MixedCell(msgspec.Struct):
+    """Measured cost of steps whose rows verify unlike numbers of tokens: some requests draft and others do not."""
+
+    batch: int
+    context: int
+    """As in `CostCell`."""
+    drafted: int
+    """Draft tokens in the whole step."""
+    verify_s: float
+    """Median verify pass, sampling and roll-back included."""
+    plain_s: float
+    """Median plain step at the same batch and context."""
+    n: int
+    """Samples behind the median."""
+
+
+class CostTable(msgspec.Struct, omit_defaults=True):
     """`GET /v1/engine/costs`."""
 
     cells: list[CostCell]
+    mixed: list[MixedCell] = msgspec.field(default_factory=list)
 
 
 class EngineInfo(msgspec.Struct):

@@ -25,6 +25,8 @@ KS = (1, 2, 3, 4, 5, 8)
 CONTEXTS = (96, 640)
 BAND_CONTEXTS = {context_edge(tokens): tokens for tokens in CONTEXTS}
 """Lower edge of a context band → tokens of context at which it is measured."""
+MIXED_KS = (1, 2, 4)
+"""Draft lengths of steps in which half the rows draft."""
 REPEATS = 4
 LARGE = 8
 """Beyond this batch only the shortest context is measured."""
@@ -38,6 +40,14 @@ class Point:
     batch: int
     context: int
     k: int
+    drafting: int | None = None
+    """Rows that draft, spread over the batch, where the others verify one token each; None: all of them do."""
+
+    @property
+    def lengths(self) -> list[int]:
+        """Draft tokens of each row."""
+        drafting = self.batch if self.drafting is None else self.drafting
+        return [self.k if at * drafting % self.batch < drafting else 0 for at in range(self.batch)]
 
 
 class Profiler:
@@ -82,23 +92,30 @@ class Profiler:
                 finally:
                     self._memory.give_back(rows)
                 yield
-            for method in self._proposals.methods:
+            for method in self._proposals.methods if point.drafting is None else ():
                 self._draft(method, point)
                 yield
 
     def _pair(self, rows: list[KVRow], point: Point) -> None:
-        for k in (0, point.k):
-            seconds = self._round(rows, point.context, k)
-            self._costs.observe_verify(batch=point.batch, context=point.context, k=k, seconds=seconds)
+        seconds = self._round(rows, point.context, [0] * point.batch)
+        self._costs.observe_verify(batch=point.batch, context=point.context, k=0, seconds=seconds)
+        seconds = self._round(rows, point.context, point.lengths)
+        if point.drafting is None:
+            self._costs.observe_verify(batch=point.batch, context=point.context, k=point.k, seconds=seconds)
+        else:
+            drafted = sum(point.lengths)
+            self._costs.observe_mixed(batch=point.batch, context=point.context, drafted=drafted, seconds=seconds)
 
-    def _round(self, rows: list[KVRow], context: int, k: int) -> float:
+    def _round(self, rows: list[KVRow], context: int, lengths: list[int]) -> float:
         """Time one verify pass with its sampling and roll-back."""
         state = SamplerState(SamplingParams(temperature=0.0), (), 0)
         started = time.perf_counter()
         for row in rows:
             row.length = context
-        logits = self._runner.forward([RowInput(row, [3] * (k + 1), k + 1) for row in rows])
-        self._sampler.verify(logits, [(state, Draft([3] * k))] * len(rows))
+        logits = self._runner.forward(
+            [RowInput(row, [3] * (k + 1), k + 1) for row, k in zip(rows, lengths, strict=True)]
+        )
+        self._sampler.verify(logits, [(state, Draft([3] * k)) for k in lengths])
         for row in rows:
             row.truncate(context)
         return time.perf_counter() - started
@@ -126,6 +143,15 @@ def _points(max_batch: int, max_k: int) -> Iterable[Point]:
                 for k in KS:
                     if k <= max_k:
                         yield Point(batch, context, k)
+                yield from mixed_points(batch, context, max_k)
+
+
+def mixed_points(batch: int, context: int, max_k: int) -> list[Point]:
+    """Return the steps to measure in which some rows draft and others do not: a single one, and half of them."""
+    if batch < 2:
+        return []
+    halves = [Point(batch, context, k, batch // 2) for k in MIXED_KS if k <= max_k]
+    return [Point(batch, context, min(2, max_k), 1), *halves] if batch > 2 else halves
 
 
 def _greedy() -> SamplerState:

@@ -9,21 +9,25 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.company import LIMIT, Company
+from engine.company import LIMIT, PATIENCE, Company
 from engine.costs import CostModel, StepTiming
 from engine.drafting import Want, chances_of
 from engine.messages import CostCell
+from engine.mixed_costs import StepLine
 from engine.sampler import Draft, SamplerState
 from tests.fixtures.core import make_core, random_model, request
 
 
-def cells(verify: dict[int, float], drafts: dict[str, float] | None = None) -> list[CostCell]:
-    """Cells at batch 8 in which a plain step takes 10 ms; `verify` in plain steps by k, `drafts` per draft token."""
+def cells(drafts: dict[str, float]) -> list[CostCell]:
+    """Cells at batch 8 in which a plain step takes 10 ms; drafts take so many plain steps a token."""
     return [
-        CostCell(batch=8, context=0, k=k, method=method, draft_s=0.01 * each * k, verify_s=0.01 * x, plain_s=0.01, n=4)
-        for method, each in (drafts or {"ngram": 0.0}).items()
-        for k, x in verify.items()
+        CostCell(batch=8, context=0, k=k, method=method, draft_s=0.01 * each * k, verify_s=0.01, plain_s=0.01, n=4)
+        for method, each in drafts.items()
+        for k in (1, 8)
     ]
+
+
+NGRAM = cells({"ngram": 0.0})
 
 
 def rows(*lengths: int, chance: float = 0.5) -> list[list[float]]:
@@ -32,37 +36,36 @@ def rows(*lengths: int, chance: float = 0.5) -> list[list[float]]:
 
 
 @pytest.mark.parametrize(
-    ("verify", "lengths", "want"),
+    ("line", "lengths", "want"),
     [
-        ({1: 1.01, 4: 1.05, 8: 1.055}, (8, 8), (8, 8)),
-        ({1: 1.01, 4: 1.03, 8: 1.20}, (8, 8), (5, 4)),  # 1.03 at 4, 1.051 at 4.5, 1.0725 at 5
-        ({1: 1.01, 4: 1.05, 8: 1.20}, (8, 0), (8, 0)),  # the plain one leaves its room to the other
-        ({1: 1.40, 4: 2.00, 8: 3.00}, (8, 0), (0, 0)),
-        ({4: 0.80, 8: 1.05}, (8, 8), (8, 8)),  # cheaper than plain is noise
-        ({1: 1.01, 2: 1.034}, (8, 8), (3, 3)),  # along the last stretch: 1.058 at 3
+        (StepLine(0.0, 0.0), (8, 8), (8, 8)),
+        (StepLine(0.0, 0.0062), (8, 8), (5, 4)),  # 9 tokens fit
+        (StepLine(0.0, 0.0062), (8, 0), (8, 0)),  # the plain one leaves its room to the other
+        (StepLine(0.03, 0.0062), (8, 8), (2, 2)),
+        (StepLine(0.4, 0.1), (8, 0), (0, 0)),
     ],
 )
-def test_verification_sets_the_room(verify: dict[int, float], lengths: tuple[int, ...], want: tuple[int, ...]) -> None:
-    assert Company().share_out(cells(verify), {"ngram": 8}, rows(*lengths)) == list(want)
+def test_verification_sets_the_room(line: StepLine, lengths: tuple[int, ...], want: tuple[int, ...]) -> None:
+    assert Company().share_out(line, NGRAM, {"ngram": 8}, rows(*lengths)) == list(want)
 
 
 def test_the_likeliest_tokens_get_the_room() -> None:
     """Eight tokens fit; a draft that nobody believes in loses its places from the end, and a sure one keeps all."""
-    known = cells({1: 1.0, 2: 1.055, 4: 1.5})
+    line = StepLine(0.0, 0.0073)
     sure, fair, poor = rows(5, chance=0.9)[0], rows(5, chance=0.5)[0], rows(5, chance=0.1)[0]
-    assert Company().share_out(known, {"ngram": 5}, [sure, fair, poor, []]) == [5, 3, 0, 0]
-    assert Company().share_out(known, {"ngram": 5}, [poor, [], sure, fair]) == [0, 0, 5, 3]
-    assert Company().share_out(known, {"ngram": 5}, [poor, [], [], []]) == [5, 0, 0, 0]
+    assert Company().share_out(line, NGRAM, {"ngram": 5}, [sure, fair, poor, []]) == [5, 3, 0, 0]
+    assert Company().share_out(line, NGRAM, {"ngram": 5}, [poor, [], sure, fair]) == [0, 0, 5, 3]
+    assert Company().share_out(line, NGRAM, {"ngram": 5}, [poor, [], [], []]) == [5, 0, 0, 0]
 
 
 @given(
     st.lists(st.lists(st.floats(0.0, 1.0), max_size=6), min_size=1, max_size=8),
-    st.lists(st.floats(1.0, 2.0), min_size=1, max_size=4),
+    st.builds(StepLine, st.floats(0.0, 0.2), st.floats(0.0, 0.1)),
 )
-def test_places_go_from_the_first_and_never_beyond_the_room(steps: list[list[float]], verify: list[float]) -> None:
+def test_places_go_from_the_first_and_never_beyond_the_room(steps: list[list[float]], line: StepLine) -> None:
     chances = [[math.prod(each[: at + 1]) for at in range(len(each))] for each in steps]
-    known = cells({k + 1: x for k, x in enumerate(sorted(verify))})
-    kept = Company().share_out(known, {"ngram": 6}, chances)
+    kept = Company().share_out(line, NGRAM, {"ngram": 6}, chances)
+    assert line.at(sum(kept)) <= LIMIT - 1 + 1e-9
     assert all(0 <= length <= len(row) for length, row in zip(kept, chances, strict=True))
     left_out = [row[length] for row, length in zip(chances, kept, strict=True) if length < len(row)]
     taken = [row[length - 1] for row, length in zip(chances, kept, strict=True) if length]
@@ -71,37 +74,59 @@ def test_places_go_from_the_first_and_never_beyond_the_room(steps: list[list[flo
 
 def test_what_a_step_leaves_is_the_next_ones() -> None:
     """On the average steps keep to the limit, although no draft of one token does; and none takes long."""
-    known, company = cells({1: 1.14, 8: 2.2}), Company()
-    drafted = [company.share_out(known, {"ngram": 8}, rows(8))[0] for _ in range(700)]
+    line, company = StepLine(0.0, 0.14), Company()
+    drafted = [company.share_out(line, NGRAM, {"ngram": 8}, rows(8))[0] for _ in range(700)]
     assert set(drafted) == {0, 1}
     assert sum(drafted) * 0.14 / len(drafted) == pytest.approx(LIMIT - 1, abs=0.002)
     for _ in range(100):
-        company.share_out(cells({1: 9.0}), {"ngram": 8}, rows(8))
-    assert company.share_out(known, {"ngram": 8}, rows(8)) == [2]
-    for _ in range(100):
-        company.share_out(known, {"ngram": 0}, rows(0))  # nothing was found to draft: that leaves room, too
-    assert company.share_out(known, {"ngram": 8}, rows(8)) == [2]
+        company.share_out(line, NGRAM, {"ngram": 0}, rows(0))  # nothing was found to draft: that leaves room, too
+    assert company.share_out(line, NGRAM, {"ngram": 8}, rows(8)) == [2]
 
 
-def test_where_the_first_token_is_dear_few_steps_draft_much() -> None:
+def test_where_any_draft_is_dear_few_steps_draft_much() -> None:
     """Any draft costs 0.18 and each of its tokens 0.035: 0.06 a step are saved up until five tokens cost 0.355."""
-    known, company = cells({1: 1.25, 2: 1.32, 4: 1.46}), Company()
-    steps = [company.share_out(known, {"ngram": 4}, rows(4, 4)) for _ in range(12)]
+    line, company = StepLine(0.18, 0.035), Company()
+    steps = [company.share_out(line, NGRAM, {"ngram": 4}, rows(4, 4)) for _ in range(12)]
     assert steps == [*[[0, 0]] * 5, [3, 2]] * 2
 
 
+def test_where_no_draft_has_room_one_token_is_tried_now_and_then() -> None:
+    """So that a cost measured too high is found out; what it takes is saved up again before the next try."""
+    company = Company()
+    steps = [sum(company.share_out(StepLine(0.9, 0.1), NGRAM, {"ngram": 8}, rows(8, 8))) for _ in range(1000)]
+    assert set(steps) == {0, 1}
+    assert steps.index(1) == PATIENCE
+    assert sum(steps) == pytest.approx(1000 / (PATIENCE + 1), abs=1)
+    assert sum(steps) <= 1000 * (LIMIT - 1)
+    nothing = [sum(company.share_out(StepLine(0.9, 0.1), NGRAM, {"ngram": 8}, rows(0, 0))) for _ in range(100)]
+    assert not any(nothing)
+
+
+def test_where_every_step_drafts_one_does_not_now_and_then() -> None:
+    """A cost measured too low shows beside a plain step only."""
+    company = Company()
+    steps = [sum(company.share_out(StepLine(0.0, 0.001), NGRAM, {"ngram": 4}, rows(4, 4))) for _ in range(100)]
+    assert [at for at, tokens in enumerate(steps) if not tokens] == [PATIENCE, 2 * PATIENCE + 1, 3 * PATIENCE + 2]
+    assert set(steps) == {0, 8}
+
+
 def test_time_to_draft_counts_for_the_models_at_work() -> None:
-    known = cells({1: 1.0, 8: 1.0}, {"ngram": 0.0, "draft_model": 0.025})
-    assert Company().longest(known, ["draft_model"], 0.5, 8) == 2
-    assert Company().longest(known, [], 0.0, 0) == 0
-    assert Company().longest(cells({1: 1.0, 8: 1.4}, {"draft_model": 0.01}), ["draft_model"], 0.5, 8) == 3  # 1.059
-    dear = cells({1: 1.01, 8: 1.08}, {"ngram": 0.0, "draft_model": 0.024})
-    assert Company().share_out(dear, {"ngram": 8, "draft_model": 2}, rows(8, 2)) == [1, 1]  # 0.012 are left
+    known, free = cells({"ngram": 0.0, "draft_model": 0.025}), StepLine(0.0, 0.0)
+    assert Company().longest(free, known, ["draft_model"], 4, 8) == 2
+    assert Company().longest(free, known, ["ngram"], 4, 8) == 8
+    assert Company().longest(StepLine(0.02, 0.002), cells({"draft_model": 0.01}), ["draft_model"], 2, 8) == 2  # 0.048
+    line = StepLine(0.0, 0.005)
+    dear = cells({"ngram": 0.0, "draft_model": 0.024})
+    assert Company().share_out(line, dear, {"ngram": 8, "draft_model": 2}, rows(8, 2)) == [1, 1]  # 0.012 are left
 
 
-def test_nothing_known_changes_nothing() -> None:
-    assert Company().longest([], ["draft_model"], 0.5, 6) == 6
-    assert Company().share_out([], {"ngram": 6}, rows(6, 2)) == [6, 2]
+def test_a_draft_model_without_room_is_tried_now_and_then() -> None:
+    company, dear = Company(), cells({"draft_model": 0.5})
+    lengths = []
+    for _ in range(100):
+        k = company.longest(StepLine(0.0, 0.01), dear, ["draft_model"], 1, 4)
+        lengths.append(company.share_out(StepLine(0.0, 0.01), dear, {"draft_model": k}, rows(k, 0))[0])
+    assert [at for at, length in enumerate(lengths) if length] == [PATIENCE, 2 * PATIENCE + 1, 3 * PATIENCE + 2]
 
 
 def test_a_drawn_draft_is_shared_out_by_its_length_alone() -> None:
@@ -124,6 +149,7 @@ def costs(x: float) -> CostModel:
             model.observe(batch=batch, context=0, k=k, method="ngram", timing=StepTiming(0.0, 1.0 + x * k))
     model.profiled = True
     model.observe = lambda **_: None  # type: ignore[method-assign]  # the real steps must not change the table
+    model.observe_mixed = lambda **_: None  # type: ignore[method-assign]
     return model
 
 

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from engine.costs import MAX_AGE_S, CostModel, StepTiming, cache_path, context_edge
+from engine.costs import CostModel, StepTiming, context_edge
+from engine.kept_costs import MAX_AGE_S, cache_path
+from engine.profiler import Point, mixed_points
 from tests.fixtures.core import make_core, random_model, request, run
 
 
@@ -96,6 +98,69 @@ def test_kept_costs_come_back(tmp_path: Path) -> None:
     assert path != cache_path(tmp_path, "model", 2)
 
 
+def test_kept_costs_of_unlike_rows_come_back(tmp_path: Path) -> None:
+    costs = filled()
+    for drafted, seconds in ((4, 0.028), (16, 0.052)):
+        costs.observe_mixed(batch=8, context=100, drafted=drafted, seconds=seconds)
+    costs.save(tmp_path / "costs.json")
+    again = CostModel()
+    assert again.load(tmp_path / "costs.json")
+    line = again.mixed_line(8, 100)
+    assert line is not None
+    assert (line.fixed, line.per_token) == pytest.approx((0.0, 0.1))  # 20 ms a plain step, 28 and 52 with drafts
+    assert [(cell.batch, cell.drafted, cell.n) for cell in again.table().mixed] == [(8, 4, 1), (8, 16, 1)]
+
+
+def test_steps_with_unlike_rows_count_beside_plain_ones_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The profile says 1.1 plain steps for 8 tokens; serving shows 1.5, a slow minute without plain steps nothing."""
+    clock = [100.0]
+    monkeypatch.setattr("engine.costs.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    costs = filled()
+    costs.observe_mixed(batch=8, context=100, drafted=8, seconds=0.022)
+    costs.profiled = True
+    for _ in range(40):
+        clock[0] += 10
+        costs.observe_mixed(batch=8, context=100, drafted=8, seconds=0.500)
+    line = costs.mixed_line(8, 100)
+    assert line is not None
+    assert line.at(8) == pytest.approx(0.1)
+    for _ in range(5):
+        clock[0] += 10
+        costs.observe(batch=7, context=100, k=0, method="plain", timing=StepTiming(0.0, 0.100))
+        costs.observe_mixed(batch=7, context=100, drafted=8, seconds=0.150)
+    line = costs.mixed_line(8, 100)
+    assert line is not None
+    assert line.at(8) == pytest.approx(0.5, abs=0.05), "steps of seven tell of eight"
+
+
+def test_without_steps_with_unlike_rows_the_line_goes_through_the_others() -> None:
+    costs = filled()
+    assert costs.mixed_line(8, 100) is None, "not profiled yet"
+    costs.profiled = True
+    line = costs.mixed_line(8, 100)
+    assert line is not None
+    assert line.at(32) == pytest.approx(1.4)  # 48 ms against 20
+
+
+@pytest.mark.parametrize(
+    ("point", "lengths"),
+    [
+        (Point(4, 96, 3), [3, 3, 3, 3]),
+        (Point(4, 96, 3, 1), [3, 0, 0, 0]),
+        (Point(8, 96, 2, 4), [2, 0, 2, 0, 2, 0, 2, 0]),
+        (Point(2, 96, 1, 1), [1, 0]),
+    ],
+)
+def test_rows_that_draft_lie_among_the_others(point: Point, lengths: list[int]) -> None:
+    assert point.lengths == lengths
+
+
+def test_steps_with_unlike_rows_that_are_measured() -> None:
+    assert mixed_points(1, 96, 8) == []
+    assert {sum(point.lengths) for point in mixed_points(8, 96, 8)} == {2, 4, 8, 16}
+    assert {sum(point.lengths) for point in mixed_points(2, 96, 1)} == {1}
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b'{"cells": [{"batch": "x"}]}'])
 def test_a_broken_file_is_measured_anew(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "costs.json"
@@ -133,9 +198,14 @@ def test_idle_profile_fills_every_method_and_is_kept(tmp_path: Path) -> None:
         for method in ("ngram", "suffix", "draft_model", "hybrid")
     }
     assert all(cell.verify_s > 0 and cell.plain_s > 0 and cell.n >= 4 for cell in cells)
+    mixed = core.costs().mixed
+    assert {(cell.batch, cell.context, cell.drafted) for cell in mixed} == {
+        (2, context, k) for context in (0, 512) for k in (1, 2)
+    }
     again = make_core(loaded, random_model("llama", seed=1), models_dir=str(tmp_path), max_batch=2, max_k=2)
     assert not again.profile_once()
     assert len(again.costs().cells) == len(cells)
+    assert len(again.costs().mixed) == len(mixed)
 
 
 def test_serving_refines_the_table() -> None:
@@ -145,6 +215,16 @@ def test_serving_refines_the_table() -> None:
     run(core, [request("a", [5, 6, 7] * 5, method="draft_model", k=2, ignore_eos=True)])
     run(core, [request("b", [5, 6, 7] * 5, ignore_eos=True)])
     assert (1, 2, "draft_model") in {(cell.batch, cell.k, cell.method) for cell in core.costs().cells}
+
+
+def test_serving_refines_what_unlike_rows_cost() -> None:
+    core = make_core(random_model("llama"), profile=False)
+    text = [5, 6, 7, 8] * 10
+    core.add(request("plain", text, max_tokens=30, ignore_eos=True))
+    core.add(request("drafts", text, method="ngram", k=3, max_tokens=60, ignore_eos=True))
+    run(core, [])
+    assert core.costs().mixed, "plain steps and drafts were seen at a batch of two"
+    assert all(cell.batch == 2 and 1 <= cell.drafted <= 3 for cell in core.costs().mixed)
 
 
 def test_once_profiled_only_alternating_steps_count() -> None:
