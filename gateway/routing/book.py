@@ -71,18 +71,16 @@ class Book:
         self._sizes: dict[str, tuple[float, float]] = {}
         self._starts: dict[tuple[str, str, int, str], tuple[float, float]] = {}
 
-    def add(
-        self, key: CellKey, counters: Mapping[str, int], weight: float, unit: float, vector: Vector | None = None
-    ) -> None:
-        """Add one bucket of one cell; `vector` is its counters as the layout has them, where that is known already."""
-        kind = self._count(key, counters, weight, unit)
-        if key.k > 0:
-            if vector is None:
-                vector = self.layouts[key.backend, key.method].vector(counters)
-            self.add_vector(kind, key.method, key.k, vector, weight)
+    def add(self, key: CellKey, counters: Mapping[str, int], weight: float, unit: float) -> None:
+        """Add one bucket of one cell."""
+        vector = self.layouts[key.backend, key.method].vector(counters) if key.k else None
+        self.add_all([(key, counters, weight, vector)], unit)
 
     def add_all(self, cells: Iterable[tuple[CellKey, Mapping[str, int], float, Vector | None]], unit: float) -> None:
-        """Add many buckets as `add` does (key, counters, weight, vector): those of one kind and arm in one go."""
+        """Add many buckets (key, counters, weight, vector): those of one kind and arm in one go.
+
+        A vector is the counters as the layout has them, None for plain arms.
+        """
         groups: dict[tuple[Kind, str, int], tuple[list[float], list[Vector]]] = {}
         for key, counters, weight, vector in cells:
             kind = self._count(key, counters, weight, unit)

@@ -175,9 +175,10 @@ def test_an_old_file_is_measured_anew(tmp_path: Path) -> None:
     assert not CostModel().load(path)
 
 
-def test_a_folder_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_no_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     filled().save(tmp_path / "file" / "costs.json")
+    assert "step costs are not kept" in caplog.text
 
 
 def test_idle_profile_fills_every_method_and_is_kept(tmp_path: Path) -> None:
