@@ -15,11 +15,11 @@ from itertools import accumulate
 from engine.messages import CostCell
 from engine.mixed_costs import StepLine
 
-LIMIT = 1.06
+LIMIT = 1.03
 """Plain steps that a step with plain requests in it may take on the average, by measured costs."""
 MOST_CREDIT = 0.3
 """Plain steps that earlier steps may leave to a later one: a step that drafts is never long."""
-PATIENCE = 32
+PATIENCE = 48
 """Steps after which costs are looked at anew: all without a draft, one token is tried; all with drafts, none is.
 
 Only what is tried beside its counterpart is measured, and a cost measured too high would else stay so for ever.
