@@ -37,7 +37,9 @@ def as_text(report: Report) -> str:
     for method, gains in report.measured.items():
         lines += ["", f"timed gain of {method} at k = {report.measured_k}, batch 1"]
         lines += [
-            f"{task:16}{one.gain:.3f} [{one.low:.3f}, {one.high:.3f}] n={one.pairs}" for task, one in gains.items()
+            f"{task:16}{one.gain:.3f} [{one.low:.3f}, {one.high:.3f}] n={one.pairs}"
+            + (f", a {one.a:.2f}" if one.a is not None else "")
+            for task, one in gains.items()
         ]
     if report.loses_on:
         lines += ["", f"not worth it on: {', '.join(report.loses_on)}"]

@@ -15,7 +15,7 @@ import msgspec
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.distill.corpus import Text
-from engine.messages import CostTable, Speculation
+from engine.messages import CostTable, EngineMetrics, Speculation
 from engine.models import LoadedModel
 from engine.sequence import GenerateRequest, SamplingParams
 
@@ -45,6 +45,8 @@ class Gain(msgspec.Struct):
     """95 % bootstrap interval over prompts."""
     high: float
     pairs: int
+    a: float | None
+    """Tokens emitted per round that drafted, as the engine counted while it was timed; None without such rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,19 @@ class Pair:
     task: str
     plain_s: float
     method_s: float
+    rounds: int
+    """Rounds of the method that drafted."""
+    accepted: int
+    """Draft tokens accepted in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoded:
+    """One answer: seconds from the first token to the last, and what was drafted."""
+
+    seconds: float
+    rounds: int
+    accepted: int
 
 
 def make_core(target: LoadedModel, draft: LoadedModel | None, head: str | None, *, batch: int) -> EngineCore:
@@ -88,26 +103,33 @@ def pairs(
     found: dict[str, list[Pair]] = {method: [] for method in arms}
     order = [("plain", 0), *arms.items()]
     for text in texts:
-        seconds = {method: _decode(core, text, method, k, tokens) for method, k in order}
+        decoded = {method: _decode(core, text, method, k, tokens) for method, k in order}
+        plain_s = decoded["plain"].seconds
         for method in arms:
-            found[method].append(Pair(text.entry.task, seconds["plain"], seconds[method]))
+            one = decoded[method]
+            found[method].append(Pair(text.entry.task, plain_s, one.seconds, one.rounds, one.accepted))
         order = [*order[1:], order[0]]
         tell()
     return found
 
 
-def _decode(core: EngineCore, text: Text, method: str, k: int, tokens: int) -> float:
-    """Seconds from the first token to the last of a greedy answer of `tokens` tokens."""
+def _decode(core: EngineCore, text: Text, method: str, k: int, tokens: int) -> _Decoded:
+    """Decode a greedy answer of `tokens` tokens."""
     prompt = text.tokens[: text.entry.prompt].tolist()
     params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
     core.add(GenerateRequest(f"{method}-{text.entry.id}", prompt, params, Speculation(method, k)))
     first = last = 0.0
+    done: EngineMetrics | None = None
     while core.has_work():
         outputs = core.step()
         last = time.perf_counter()
         if outputs and not first:
             first = last
-    return last - first
+        done = next((output.metrics for output in outputs if output.metrics is not None), None) or done
+    spec = done.speculative_decoding if done is not None else None
+    if spec is None:
+        return _Decoded(last - first, 0, 0)
+    return _Decoded(last - first, spec.num_spec_steps, spec.num_accepted_draft_tokens)
 
 
 def gain(found: Sequence[Pair], seed: int = 0) -> Gain:
@@ -115,7 +137,9 @@ def gain(found: Sequence[Pair], seed: int = 0) -> Gain:
     rng = random.Random(seed)  # noqa: S311 - no secrets
     draws = sorted(_ratio([rng.choice(found) for _ in found]) for _ in range(_RESAMPLES))
     low, high = draws[int(0.025 * _RESAMPLES)], draws[int(0.975 * _RESAMPLES)]
-    return Gain(round(_ratio(found), 4), round(low, 4), round(high, 4), len(found))
+    rounds, accepted = sum(pair.rounds for pair in found), sum(pair.accepted for pair in found)
+    a = round(1 + accepted / rounds, 4) if rounds else None
+    return Gain(round(_ratio(found), 4), round(low, 4), round(high, 4), len(found), a)
 
 
 def _ratio(found: Sequence[Pair]) -> float:

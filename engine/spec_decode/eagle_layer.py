@@ -5,7 +5,7 @@ What it computes is described in `engine/distill/head.py`, by which it is traine
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +16,7 @@ from engine.attention import PackedBatch, RowInput
 from engine.kv_cache import KVShape
 from engine.lean_runner import Linear, Norm
 from engine.models import LoadedModel
+from engine.spec_decode.half_linear import half_linear
 from engine.spec_decode.head_file import HeadFile
 
 
@@ -34,12 +35,11 @@ class EagleLayer:
         model: Any = target.model
         self._embedding: torch.Tensor = model.get_input_embeddings().weight.detach()
         with torch.inference_mode():
-            self._fuse, self._join = (_linear(weights[f"{name}.weight"]) for name in ("fuse", "join"))
-            self._qkv = _linear(*(weights[f"{name}.weight"] for name in ("query", "key", "value")))
-            self._out = _linear(weights["out.weight"])
-            self._gate_up = _linear(weights["gate.weight"], weights["up.weight"])
-            self._down = _linear(weights["down.weight"])
-            self._head = _linear(model.get_output_embeddings().weight.detach()[vocab])
+            self._fuse, self._join, self._qkv, self._out, self._gate_up, self._down = (
+                _product(torch.cat([weights[f"{name}.weight"] for name in names]))
+                for names in (["fuse"], ["join"], ["query", "key", "value"], ["out"], ["gate", "up"], ["down"])
+            )
+            self._head = _product(model.get_output_embeddings().weight.detach()[vocab])
         self._feature_norm = weights["feature_norm"]
         norms = ("token_norm", "state_norm", "attention_norm", "inner_norm", "last_norm")
         self._norms = {name: Norm(SimpleNamespace(weight=weights[name], variance_epsilon=shape.eps)) for name in norms}
@@ -93,10 +93,11 @@ class EagleLayer:
         self._sin = sin.unsqueeze(1).to(self._device, self._dtype)
 
 
-def _linear(*weights: torch.Tensor) -> Linear:
-    modules = []
-    for weight in weights:
-        module = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
-        module.weight = torch.nn.Parameter(weight, requires_grad=False)
-        modules.append(module)
-    return Linear(*modules)
+def _product(weight: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return the product with weight [out, in], by what reads it quickest."""
+    half = half_linear(weight)
+    if half is not None:
+        return half
+    module = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    module.weight = torch.nn.Parameter(weight, requires_grad=False)
+    return Linear(module)
