@@ -8,7 +8,7 @@ hour, half an hour before. Fewer buckets make a cheaper snapshot, and a block's 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain
 
 from gateway.routing import Bucket
@@ -20,7 +20,7 @@ _SHORT, _LONG = 10, 30
 _LONG_AFTER = 60
 _FIRST_S = 0.3
 """Seconds that one read spends at most on minutes that have never been read."""
-Cells = dict[CellKey, dict[str, int]]
+Cells = dict[CellKey, Mapping[str, int]]
 
 
 class Window:
@@ -80,7 +80,7 @@ class Window:
             first = last + 1
         return ranges
 
-    def _take(self, first: int, last: int, items: Iterable[tuple[int, CellKey, dict[str, int]]]) -> bool:
+    def _take(self, first: int, last: int, items: Iterable[tuple[int, CellKey, Mapping[str, int]]]) -> bool:
         """Replace minutes `first` … `last`; return whether they differ from before."""
         fresh: dict[int, Cells] = {}
         for minute, key, counters in items:
@@ -100,7 +100,7 @@ class Window:
     def _block(self, first: int, last: int) -> list[Bucket]:
         found = self._blocks.get((first, last))
         if found is None:
-            sums: Cells = {}
+            sums: dict[CellKey, dict[str, int]] = {}
             for minute in range(first, last + 1):
                 for key, counters in self._minutes.get(minute, {}).items():
                     into = sums.setdefault(key, {})

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from gateway.routing.applications import parent_of
-from gateway.routing.stats import Pile, Vector, layout_of, merged
+from gateway.routing.stats import TIMES, Pile, Vector, layout_of, merged
 from gateway.types import Arm, CellKey
 
 ALL = "*"
@@ -33,15 +33,15 @@ class Measured:
     """Σ seconds · tokens."""
     tokens_squared: float = 0.0
 
-    def add(self, counters: Mapping[str, int], weight: float, unit: float) -> None:
-        """Add the measured counters of `observe` (`unit` seconds each)."""
-        get = counters.get
-        self.requests += weight * get("mn", 0)
-        self.tokens += weight * get("mtok", 0)
-        self.seconds += weight * get("mt", 0) * unit
-        self.squares += weight * get("mtt", 0) * unit * unit
-        self.cross += weight * get("mxt", 0) * unit
-        self.tokens_squared += weight * get("mxx", 0)
+    def add(self, amounts: Sequence[float], unit: float) -> None:
+        """Add the measured counters of `observe` in the order of `TIMES`, discounted (`unit` seconds each)."""
+        n, tokens, seconds, squares, cross, tokens_squared = amounts[:6]
+        self.requests += n
+        self.tokens += tokens
+        self.seconds += seconds * unit
+        self.squares += squares * unit * unit
+        self.cross += cross * unit
+        self.tokens_squared += tokens_squared
 
     def scale(self, weight: float) -> None:
         """Discount everything."""
@@ -63,7 +63,7 @@ class Book:
         self.requests: dict[Kind, float] = defaultdict(float)
         """Requests of a kind, whatever arm they took."""
         self.loads: dict[Kind, set[int]] = defaultdict(set)
-        self.signatures: dict[Kind, tuple[int, int]] = {}
+        self.signatures: dict[Kind, tuple[int, float]] = {}
         """Buckets and requests (not discounted) behind a kind: it has changed where these have."""
         self._pooled: dict[Kind, dict[str, Pile]] = {}
         self.memo: dict[object, object] = {}
@@ -73,38 +73,47 @@ class Book:
 
     def add(self, key: CellKey, counters: Mapping[str, int], weight: float, unit: float) -> None:
         """Add one bucket of one cell."""
-        vector = self.layouts[key.backend, key.method].vector(counters) if key.k else None
-        self.add_all([(key, counters, weight, vector)], unit)
+        layout = self.layouts[key.backend, key.method] if key.k else layout_of(())
+        self.add_all([(key, weight, layout.vector(counters))], unit)
 
-    def add_all(self, cells: Iterable[tuple[CellKey, Mapping[str, int], float, Vector | None]], unit: float) -> None:
-        """Add many buckets (key, counters, weight, vector): those of one kind and arm in one go.
-
-        A vector is the counters as the layout has them, None for plain arms.
-        """
-        groups: dict[tuple[Kind, str, int], tuple[list[float], list[Vector]]] = {}
-        for key, counters, weight, vector in cells:
-            kind = self._count(key, counters, weight, unit)
-            if vector is not None:
-                weights, vectors = groups.setdefault((kind, key.method, key.k), ([], []))
-                weights.append(weight)
-                vectors.append(vector)
-        for (kind, method, k), (weights, vectors) in groups.items():
-            self.add_vector(kind, method, k, np.array(weights) @ np.array(vectors))
-
-    def _count(self, key: CellKey, counters: Mapping[str, int], weight: float, unit: float) -> Kind:
-        """Add what is not a matter of acceptance: requests, loads, measured times."""
-        kind: Kind = (key.backend, key.task, key.temperature, key.context)
+    def add_all(self, cells: Iterable[tuple[CellKey, float, Vector]], unit: float) -> None:
+        """Add many buckets (key, weight, counters as the arm's layout has them): those of one arm in one go."""
         if self.memo:
             self.memo = {}
-        n = counters.get("n", 0)
-        self.requests[kind] += weight * n
-        self.loads[kind].add(key.load)
-        buckets, requests = self.signatures.get(kind, (0, 0))
-        self.signatures[kind] = (buckets + 1, requests + n)
-        if ("mn" in counters or "wn" in counters) and not parent_of(key.task):
-            self.measured.setdefault(key, Measured()).add(counters, weight, unit)
-            self._add_sums(key, counters, weight, unit)
-        return kind
+        arms: dict[tuple[str, str, int], tuple[list[CellKey], list[float], list[Vector]]] = {}
+        for key, weight, vector in cells:
+            keys, weights, vectors = arms.setdefault((key.backend, key.method, key.k), ([], [], []))
+            keys.append(key)
+            weights.append(weight)
+            vectors.append(vector)
+        for (backend, method, k), (keys, weights, vectors) in arms.items():
+            table = np.array(vectors)
+            discounted = table * np.array(weights)[:, None]
+            layout = self.layouts[backend, method] if k else layout_of(())
+            kinds = self._count(keys, table[:, layout.index["n"]].tolist(), weights)
+            self._measure(keys, discounted[:, layout.columns(*TIMES)].tolist(), unit)
+            if k:
+                for kind, vector in _by_kind(kinds, discounted):
+                    self.add_vector(kind, method, k, vector)
+
+    def _count(self, keys: Sequence[CellKey], requests: Sequence[float], weights: Sequence[float]) -> list[Kind]:
+        """Add what is not a matter of acceptance: requests and loads. Returns the kind of each cell."""
+        kinds: list[Kind] = []
+        for key, n, weight in zip(keys, requests, weights, strict=True):
+            kind: Kind = (key.backend, key.task, key.temperature, key.context)
+            kinds.append(kind)
+            self.requests[kind] += weight * n
+            self.loads[kind].add(key.load)
+            buckets, before = self.signatures.get(kind, (0, 0.0))
+            self.signatures[kind] = (buckets + 1, before + n)
+        return kinds
+
+    def _measure(self, keys: Sequence[CellKey], times: Sequence[Sequence[float]], unit: float) -> None:
+        """Add measured times of tasks, those of their applications being the same."""
+        for key, amounts in zip(keys, times, strict=True):
+            if (amounts[0] or amounts[6]) and not parent_of(key.task):
+                self.measured.setdefault(key, Measured()).add(amounts, unit)
+                self._add_sums(key, amounts, unit)
 
     def measured_by_arm(self) -> dict[tuple[str, str, int], list[tuple[CellKey, Measured]]]:
         """Return the measured cells by (backend, method, k)."""
@@ -122,15 +131,15 @@ class Book:
             self.memo[where] = sum(n for other, n in self.requests.items() if other[1:] == kind[1:])
         return self.memo[where]  # type: ignore[return-value]
 
-    def _add_sums(self, key: CellKey, counters: Mapping[str, int], weight: float, unit: float) -> None:
+    def _add_sums(self, key: CellKey, amounts: Sequence[float], unit: float) -> None:
+        measured, tokens, started, waited = amounts[0], amounts[1], amounts[6], amounts[7]
         for task in (key.task, ALL):
-            n, tokens = self._sizes.get(task, (0.0, 0.0))
-            self._sizes[task] = (n + weight * counters.get("mn", 0), tokens + weight * counters.get("mtok", 0))
+            n, all_tokens = self._sizes.get(task, (0.0, 0.0))
+            self._sizes[task] = (n + measured, all_tokens + tokens)
         arm = (key.backend, key.method, key.k)
         for context in (key.context, ALL):
             n, seconds = self._starts.get((*arm, context), (0.0, 0.0))
-            more = weight * counters.get("wt", 0) * unit
-            self._starts[*arm, context] = (n + weight * counters.get("wn", 0), seconds + more)
+            self._starts[*arm, context] = (n + started, seconds + waited * unit)
 
     def output_tokens(self, task: str) -> float | None:
         """Return the mean output of a task (`ALL`: of all), None where none has been seen."""
@@ -214,3 +223,12 @@ class Book:
                 if kind[0] == backend and method in piles and not parent_of(kind[1])
             ]
             self.totals[backend][method] = merged(layout, parts)
+
+
+def _by_kind(kinds: Sequence[Kind], table: Vector) -> Iterator[tuple[Kind, Vector]]:
+    """Return the sum of the rows of each kind."""
+    places: dict[Kind, int] = {}
+    of = np.array([places.setdefault(kind, len(places)) for kind in kinds])
+    order = np.argsort(of, kind="stable")
+    firsts = np.searchsorted(of[order], np.arange(len(places)))
+    return zip(places, np.add.reduceat(table[order], firsts), strict=True)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gateway.routing.applications import parent_of
 from gateway.routing.book import Book, Kind
 from gateway.routing.change import Moments, Watch, Watches
-from gateway.routing.stats import Layout, Pile, Vector
+from gateway.routing.stats import Layout, Pile, Vector, layout_of
 from gateway.types import CellKey
 
 RECENT_MINUTES = 1
@@ -23,9 +23,6 @@ HALF_LIVES = 8.0
 """Half-lives after which nothing older than a change is left to set aside."""
 Scope = tuple[str, str, str]
 """(backend, method, task)."""
-
-News = tuple[CellKey, dict[str, int], dict[str, int]]
-"""A cell of one minute, its counters now and as of the last look."""
 
 
 class Counted(Protocol):
@@ -42,9 +39,25 @@ class Counted(Protocol):
         ...
 
     @property
-    def counters(self) -> dict[str, int]:
+    def counters(self) -> Mapping[str, int]:
         """Its counters so far."""
         ...
+
+
+class Row(NamedTuple):
+    """A bucket's counters as the layout has them."""
+
+    counters: Mapping[str, int]
+    layout: Layout
+    vector: Vector
+    moments: list[float]
+    """The three that the change detector looks at."""
+
+
+News = tuple[CellKey, Row, Row | None]
+"""A cell of one minute, its counters now and as of the last look."""
+_MOMENTS = ("sn", "s", "ss")
+_NOTHING = [0.0, 0.0, 0.0]
 
 
 @dataclass(slots=True)
@@ -61,31 +74,33 @@ class Eras:
     """What a gateway remembers to tell new from old; carried from snapshot to snapshot."""
 
     watches: Watches = field(default_factory=Watches)
-    taken: dict[tuple[int, CellKey], dict[str, int]] = field(default_factory=dict)
+    taken: dict[tuple[int, CellKey], Row] = field(default_factory=dict)
     """Counters of the newest minutes as of the last look."""
     fresh: dict[Scope, Fresh] = field(default_factory=dict)
     at: float = 0.0
-    known: dict[int, tuple[dict[str, int], Layout, Vector]] = field(default_factory=dict)
-    """Counters of the last look as vectors, by identity: most buckets of the past come back as the same object."""
+    known: dict[int, Row] = field(default_factory=dict)
+    """Counters of the last look, by identity: most buckets of the past come back as the same object."""
 
-    def vectors(self, buckets: Sequence[Counted], layouts: Mapping[tuple[str, str], Layout]) -> list[Vector | None]:
-        """Return each bucket's counters as a vector, None for plain arms."""
-        known: dict[int, tuple[dict[str, int], Layout, Vector]] = {}
-        fresh: dict[Layout, list[dict[str, int]]] = {}
+    def rows(self, buckets: Sequence[Counted], layouts: Mapping[tuple[str, str], Layout]) -> list[Row]:
+        """Return each bucket's counters as its layout has them; plain arms have none of their own."""
+        known: dict[int, Row] = {}
+        fresh: dict[Layout, list[Mapping[str, int]]] = {}
+        plain, before = layout_of(()), self.known
         for bucket in buckets:
-            if bucket.key.k == 0:
-                continue
-            counters, layout = bucket.counters, layouts[bucket.key.backend, bucket.key.method]
-            found = self.known.get(id(counters))
-            if found is not None and found[0] is counters and found[1] is layout:
+            key, counters = bucket.key, bucket.counters
+            layout = layouts[key.backend, key.method] if key.k else plain
+            found = before.get(id(counters))
+            if found is not None and found.counters is counters and found.layout is layout:
                 known[id(counters)] = found
             else:
                 fresh.setdefault(layout, []).append(counters)
         for layout, cells in fresh.items():
-            for counters, vector in zip(cells, layout.vectors(cells), strict=True):
-                known[id(counters)] = (counters, layout, vector)
+            table = layout.table(cells)
+            moments = table[:, layout.columns(*_MOMENTS)].tolist()
+            for counters, vector, three in zip(cells, table, moments, strict=True):
+                known[id(counters)] = Row(counters, layout, vector.copy(), three)  # none holds the memory of all
         self.known = known
-        return [known[id(bucket.counters)][2] if bucket.key.k else None for bucket in buckets]
+        return [known[id(bucket.counters)] for bucket in buckets]
 
     def inherit(self, buckets: Iterable[Counted]) -> None:
         """Learn from a backend's earlier process starts what is usual, where nothing is known of a task yet."""
@@ -101,10 +116,8 @@ class Eras:
             self.watches.tasks[scope] = Watch()
             self.watches.tasks[scope].note(moments)
 
-    def look(
-        self, buckets: Iterable[Counted], layouts: Mapping[tuple[str, str], Layout], now: float, half_life: float
-    ) -> None:
-        """Feed the detector with what is new since the last look."""
+    def look(self, buckets: Iterable[Counted], rows: Iterable[Row], now: float, half_life: float) -> None:
+        """Feed the detector with what is new since the last look; `rows`: those of `buckets`."""
         newest = int(now // 60) - RECENT_MINUTES
         weight = 0.5 ** (max(0.0, now - self.at) / half_life)
         self.at = now
@@ -112,20 +125,21 @@ class Eras:
         for fresh in self.fresh.values():
             for pile in fresh.piles.values():
                 pile.scale(weight)
-        taken: dict[tuple[int, CellKey], dict[str, int]] = {}
+        taken: dict[tuple[int, CellKey], Row] = {}
         news: dict[Scope, list[News]] = {}
-        for bucket in buckets:
-            if bucket.minute >= newest and bucket.key.k > 0:
-                place = (bucket.minute, bucket.key)
-                before = self.taken.get(place, {})
-                taken[place] = bucket.counters
-                if before is bucket.counters:
+        for bucket, row in zip(buckets, rows, strict=True):
+            key = bucket.key
+            if bucket.minute >= newest and key.k > 0:
+                place = (bucket.minute, key)
+                before = self.taken.get(place)
+                taken[place] = row
+                if before is not None and before.counters is row.counters:
                     continue
-                scope = (bucket.key.backend, bucket.key.method, parent_of(bucket.key.task) or bucket.key.task)
-                news.setdefault(scope, []).append((bucket.key, bucket.counters, before))
+                scope = (key.backend, key.method, parent_of(key.task) or key.task)
+                news.setdefault(scope, []).append((key, row, before))
         self.taken = taken
         for scope, increments in news.items():
-            self._note(scope, increments, layouts, now)
+            self._note(scope, increments, now)
 
     def apply(self, book: Book) -> None:
         """Put what is new in place of the whole, where a change has been noticed."""
@@ -135,27 +149,21 @@ class Eras:
                 for k, vector in pile.by_length.items():
                     book.add_vector(kind, method, k, vector)
 
-    def _note(
-        self,
-        scope: Scope,
-        increments: list[News],
-        layouts: Mapping[tuple[str, str], Layout],
-        now: float,
-    ) -> None:
+    def _note(self, scope: Scope, increments: list[News], now: float) -> None:
         moments: dict[int, Moments] = {}
-        for key, counters, before in increments:
-            if parent_of(key.task):
-                continue  # the same requests as the task's own
-            n, s, ss = (counters.get(name, 0) - before.get(name, 0) for name in ("sn", "s", "ss"))
+        for key, row, before in increments:
+            if key.task != scope[2]:
+                continue  # an application's, the same requests as the task's own
+            n, s, ss = row.moments
+            n0, s0, ss0 = before.moments if before else _NOTHING
             known = moments.get(key.k, (0.0, 0.0, 0.0))
-            moments[key.k] = (known[0] + n, known[1] + s, known[2] + ss)
+            moments[key.k] = (known[0] + n - n0, known[1] + s - s0, known[2] + ss - ss0)
         for task in self.watches.note(*scope, moments):
             self.fresh[scope[0], scope[1], task] = Fresh(now)
         fresh = self.fresh.get(scope)
-        layout = layouts.get(scope[:2])
-        if fresh is None or layout is None:
+        if fresh is None:
             return
-        for key, counters, before in increments:
+        for key, row, before in increments:
             kind: Kind = (key.backend, key.task, key.temperature, key.context)
-            more = layout.vector(counters) - layout.vector(before)
-            fresh.piles.setdefault(kind, Pile(layout)).add(key.k, more)
+            more = row.vector - row.layout.vector(before.counters) if before else row.vector
+            fresh.piles.setdefault(kind, Pile(row.layout)).add(key.k, more)

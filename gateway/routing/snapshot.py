@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ from gateway.routing import measured
 from gateway.routing.applications import Finer, finer_of, label, parent_of
 from gateway.routing.book import Book, Kind
 from gateway.routing.costs import Costs, TableCosts
-from gateway.routing.eras import Eras
+from gateway.routing.eras import Eras, Row
 from gateway.routing.estimates import ArmKey, Evidence, Setting, evidence_at
 from gateway.routing.flight import Flight, flight_at
 from gateway.routing.flow import Flow
@@ -30,7 +31,6 @@ from gateway.routing.guard import Guard
 from gateway.routing.observe import TIME_UNIT_S
 from gateway.routing.priors import application_priors, task_priors
 from gateway.routing.states import NodeState, advance, probe_share
-from gateway.routing.stats import Vector
 from gateway.routing.thresholds import Thresholds, tuned
 from gateway.routing.tuning import Tuning
 from gateway.types import Arm, CellKey
@@ -45,6 +45,8 @@ bounded, the rest has its turn next."""
 _FEWEST_NODES = 16
 """The same for each of several views, which share that number."""
 DEFAULT_ALARM = Rule("").zero_accept_alarm
+ByArm = dict[tuple[str, str, str, int], list["Bucket"]]
+"""Buckets by (backend, epoch, method, k)."""
 NodeKey = tuple[str, str, str, str, int]
 """(backend, task or application of a task, temperature band, context band, load band)."""
 
@@ -55,7 +57,7 @@ class Bucket(msgspec.Struct, frozen=True):
     minute: int
     """Unix time // 60."""
     key: CellKey
-    counters: dict[str, int]
+    counters: Mapping[str, int]
 
 
 @dataclass(slots=True)
@@ -173,22 +175,21 @@ def build_snapshot(
     `thresholds` are those that rules name beside the usual ones (`thresholds_of`): a view is made for each.
     """
     tuning = tuning or Tuning()
-    buckets = list(buckets)
-    current = dict(_newest_epochs(buckets))
-    current.update(epochs or {})
-    live, lent = _living(buckets, current)
-    offered = _offered(live, costs, arms)
+    cells = _by_arm(buckets)
+    current = _newest_epochs(cells) | dict(epochs or {})
+    living, former = _living(cells, current)
+    live, lent = [*chain(*living.values())], [*chain(*former.values())]
+    offered = _offered(living, costs, arms)
+    lengths = _lengths([*living, *former], offered)
     views = {name: _view(name, table, previous) for name, table in costs.items() if table.cells}
-    snapshot = Snapshot(
-        now, stale, Book(_lengths([*live, *lent], offered)), views, offered, current, tuning, history=tuple(history)
-    )
+    snapshot = Snapshot(now, stale, Book(lengths), views, offered, current, tuning, history=tuple(history))
     if previous is not None:
         snapshot.guard, snapshot.controlled, snapshot.asked = previous.guard, previous.controlled, previous.asked
         snapshot.flow = previous.flow
     snapshot.flow.advance(now, tuning.shift_s)
     snapshot.eras = previous.eras if previous else Eras(at=now)
-    vectors = snapshot.eras.vectors(live, snapshot.book.layouts)
-    _count(snapshot, live, vectors, lent)
+    rows = snapshot.eras.rows(live, snapshot.book.layouts)
+    _count(snapshot, live, rows, lent)
     snapshot.guard.advance(snapshot.history, now)
     most = max(_FEWEST_NODES, MOST_NODES // (1 + len(thresholds)))
     _fill(snapshot, previous, most)
@@ -198,8 +199,8 @@ def build_snapshot(
         view = replace(snapshot, tuning=tuned(tuning, wanted), nodes={}, views={}, thresholds=wanted)
         same = by_half_life.setdefault(view.tuning.half_life, view)
         if same is view:
-            view.book, view.eras = Book(_lengths([*live, *lent], offered)), before.eras if before else Eras(at=now)
-            _count(view, live, vectors, lent)
+            view.book, view.eras = Book(lengths), before.eras if before else Eras(at=now)
+            _count(view, live, rows, lent)
         else:
             view.book, view.eras, view.finer = same.book, same.eras, same.finer
         _fill(view, before, most)
@@ -208,17 +209,23 @@ def build_snapshot(
     return snapshot
 
 
-def _living(buckets: Sequence[Bucket], current: Mapping[str, str]) -> tuple[list[Bucket], list[Bucket]]:
+def _by_arm(buckets: Iterable[Bucket]) -> ByArm:
+    found: ByArm = defaultdict(list)
+    for bucket in buckets:
+        key = bucket.key
+        found[key.backend, key.epoch, key.method, key.k].append(bucket)
+    return found
+
+
+def _living(cells: ByArm, current: Mapping[str, str]) -> tuple[ByArm, ByArm]:
     """Return the buckets of the present epochs, and those of earlier processes of the same kind."""
     kinds = {backend: kind_of(epoch) for backend, epoch in current.items()}
-    live = [bucket for bucket in buckets if current.get(bucket.key.backend) == bucket.key.epoch]
-    lent = [
-        bucket
-        for bucket in buckets
-        if kinds.get(bucket.key.backend)
-        and kind_of(bucket.key.epoch) == kinds[bucket.key.backend]
-        and bucket.key.epoch != current[bucket.key.backend]
-    ]
+    live = {arm: found for arm, found in cells.items() if current.get(arm[0]) == arm[1]}
+    lent = {
+        arm: found
+        for arm, found in cells.items()
+        if arm not in live and kinds.get(arm[0]) and kind_of(arm[1]) == kinds[arm[0]]
+    }
     return live, lent
 
 
@@ -229,18 +236,14 @@ def _forget_asked(snapshot: Snapshot) -> None:
             snapshot.asked.pop(key, None)
 
 
-def _count(
-    snapshot: Snapshot, live: Sequence[Bucket], vectors: Sequence[Vector | None], lent: Sequence[Bucket] = ()
-) -> None:
+def _count(snapshot: Snapshot, live: Sequence[Bucket], rows: Sequence[Row], lent: Sequence[Bucket] = ()) -> None:
     """Fill the book with discounted counters, and set aside what came before a change."""
     book, now, half_life = snapshot.book, snapshot.made_at, snapshot.tuning.half_life
     weights = {minute: 0.5 ** (max(0.0, now - 60.0 * minute) / half_life) for minute in {b.minute for b in live}}
-    book.add_all(
-        [(b.key, b.counters, weights[b.minute], vector) for b, vector in zip(live, vectors, strict=True)], TIME_UNIT_S
-    )
+    book.add_all([(b.key, weights[b.minute], row.vector) for b, row in zip(live, rows, strict=True)], TIME_UNIT_S)
     _lend(snapshot, lent)
     snapshot.eras.inherit(lent)
-    snapshot.eras.look(live, book.layouts, now, half_life)
+    snapshot.eras.look(live, rows, now, half_life)
     snapshot.eras.apply(book)
     snapshot.finer = finer_of(book, snapshot.costs)
 
@@ -356,34 +359,35 @@ class _Signatures:
         return counted, id(costs), self._offered.get(backend, ()), self._eras.get((backend, task), ())
 
 
-def _newest_epochs(buckets: Sequence[Bucket]) -> dict[str, str]:
+def _newest_epochs(cells: ByArm) -> dict[str, str]:
     newest: dict[str, tuple[int, str]] = {}
-    for bucket in buckets:
-        backend = bucket.key.backend
-        newest[backend] = max(newest.get(backend, (-1, "")), (bucket.minute, bucket.key.epoch))
+    for (backend, epoch, _, _), found in cells.items():
+        newest[backend] = max(newest.get(backend, (-1, "")), (max(bucket.minute for bucket in found), epoch))
     return {backend: epoch for backend, (_, epoch) in newest.items()}
 
 
 def _offered(
-    buckets: Sequence[Bucket], costs: Mapping[str, CostTable], arms: Mapping[str, Sequence[Arm]] | None
+    living: ByArm, costs: Mapping[str, CostTable], arms: Mapping[str, Sequence[Arm]] | None
 ) -> dict[str, list[ArmKey]]:
     found: dict[str, set[ArmKey]] = defaultdict(set)
     for name, table in costs.items():
         found[name].update((cell.method, cell.k) for cell in table.cells if cell.k > 0)
-    for bucket in buckets:
-        if bucket.key.k > 0:
-            found[bucket.key.backend].add((bucket.key.method, bucket.key.k))
+    for backend, _, method, k in living:
+        if k > 0:
+            found[backend].add((method, k))
     for name, listed in (arms or {}).items():
         found[name] = {(arm.method, arm.k) for arm in listed if arm.k > 0}
     return {name: sorted(keys) for name, keys in found.items()}
 
 
-def _lengths(buckets: Sequence[Bucket], offered: Mapping[str, Sequence[ArmKey]]) -> dict[tuple[str, str], set[int]]:
+def _lengths(
+    arms: Iterable[tuple[str, str, str, int]], offered: Mapping[str, Sequence[ArmKey]]
+) -> dict[tuple[str, str], set[int]]:
     lengths: dict[tuple[str, str], set[int]] = defaultdict(set)
     for backend, keys in offered.items():
         for method, k in keys:
             lengths[backend, method].add(k)
-    for bucket in buckets:
-        if bucket.key.k > 0:
-            lengths[bucket.key.backend, bucket.key.method].add(bucket.key.k)
+    for backend, _, method, k in arms:
+        if k > 0:
+            lengths[backend, method].add(k)
     return lengths

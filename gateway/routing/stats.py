@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.counted import Shape, counters_of
 from gateway.routing.rounds import MAX_POSITION
 from gateway.routing.told import Counts, Told
 
@@ -22,6 +22,7 @@ Vector = NDArray[np.float64]
 BASE = ("n", "tok", "ct", "rnd", "drf", "acc", "zero", "und", "sn", "s", "ss", "loops", "vn", "t")
 FLIGHT = ("bt", "bs", "btt", "bst", "bss", "fn", "fg", "fgg")
 STREAKS = tuple(f"{kind}{part}" for kind in ("xt", "xf", "xa", "xb", "xg", "xc", "xd") for part in "01")
+TIMES = ("mn", "mtok", "mt", "mtt", "mxt", "mxx", "wn", "wt")
 POSITIONS = tuple(f"{kind}{j}" for kind in ("qt", "qs") for j in range(MAX_POSITION))
 PER_LENGTH = ("r", "u", "d", "a", "z")
 _MOST_SHAPES = 4096
@@ -36,7 +37,8 @@ class Layout:
         self.lengths = lengths
         self.features = ("t", *(f"{kind}{k}" for k in lengths for kind in ("r", "u")))
         """What the second moments are taken of."""
-        singles = (*BASE, *FLIGHT, *STREAKS, *POSITIONS, *(f"{kind}{k}" for k in lengths for kind in PER_LENGTH))
+        own = (f"{kind}{k}" for k in lengths for kind in PER_LENGTH)
+        singles = (*BASE, *TIMES, *FLIGHT, *STREAKS, *POSITIONS, *own)
         order = {feature: i for i, feature in enumerate(("t", *self._pairs_order()))}
         products = [f"{a}*{b}" for a in order for b in order if order[a] <= order[b]]
         moments = ("vn", "t", *(f"{kind}{k}" for k in lengths for kind in PER_LENGTH), *products)
@@ -50,7 +52,7 @@ class Layout:
         self.moments = np.array([self.index[name] for name in moments], dtype=np.intp)
         """Where the counters lie that a request may also have as flown, and where it has those."""
         self.flown = np.array([self.index[name] for name in flown], dtype=np.intp)
-        self._places: dict[tuple[str, ...], NDArray[np.intp]] = {}
+        self._places: dict[Shape, NDArray[np.intp]] = {}
         """Where counters go, by their names in order: those of a cell hardly change. What is not known goes last."""
         told = ("vn", "t", "t*t", *(f"{kind}{k}" for k in lengths for kind in PER_LENGTH))
         self._told = np.array([self.index[name] for name in told], dtype=np.intp)
@@ -58,31 +60,35 @@ class Layout:
     def _pairs_order(self) -> list[str]:
         return [f"{kind}{k}" for k in self.lengths for kind in ("r", "u")]
 
+    def columns(self, *names: str) -> NDArray[np.intp]:
+        """Return where these counters lie."""
+        return np.array([self.index[name] for name in names], dtype=np.intp)
+
     def vector(self, counters: Mapping[str, int]) -> Vector:
         """Return the counters as a vector; those that the layout does not know are dropped."""
-        vector = np.zeros(self.size + 1)
-        vector[self._placed(tuple(counters))] = np.fromiter(counters.values(), np.float64, len(counters))
-        return vector[:-1]
+        vector: Vector = self.table([counters])[0]
+        return vector
 
-    def vectors(self, many: Sequence[Mapping[str, int]]) -> list[Vector]:
-        """Return the counters of many cells as vectors, all in one go."""
+    def table(self, many: Sequence[Mapping[str, int]]) -> Vector:
+        """Return the counters of many cells as vectors, [cells, size]."""
         if not many:
-            return []
+            return np.zeros((0, self.size))
+        ready = [counters_of(counters) for counters in many]
         width = self.size + 1
-        places = [self._placed(tuple(counters)) for counters in many]
+        places = [self._placed(counters.shape) for counters in ready]
         rows = np.repeat(width * np.arange(len(many)), [len(each) for each in places])
-        values = np.fromiter(chain.from_iterable(counters.values() for counters in many), np.float64, len(rows))
         found = np.zeros(width * len(many))
-        found[np.concatenate(places) + rows] = values
-        table = found.reshape(len(many), width)[:, :-1]
-        return [row.copy() for row in table]  # none holds the memory of all
+        found[np.concatenate(places) + rows] = np.concatenate([counters.amounts for counters in ready])
+        return found.reshape(len(many), width)[:, :-1]
 
-    def _placed(self, names: tuple[str, ...]) -> NDArray[np.intp]:
-        places = self._places.get(names)
+    def _placed(self, shape: Shape) -> NDArray[np.intp]:
+        places = self._places.get(shape)
         if places is None:
             if len(self._places) >= _MOST_SHAPES:
                 self._places.clear()
-            places = self._places[names] = np.array([self.index.get(name, self.size) for name in names], dtype=np.intp)
+            places = self._places[shape] = np.array(
+                [self.index.get(name, self.size) for name in shape.names], dtype=np.intp
+            )
         return places
 
     def told(self, total: Vector) -> Told:

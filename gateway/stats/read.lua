@@ -1,20 +1,25 @@
--- Returns the counters of several cells as one JSON array of objects: far cheaper to take apart than as many replies.
+-- Returns the counters of several cells: all their values with commas between, the number of each cell's shape likewise,
+-- then the shapes, which are the names of the counters with spaces between. Cells mostly have the names of others: told
+-- once, the gateway takes a thousand cells apart in a few milliseconds.
 -- KEYS: 1 what the keys of the cells' hashes begin with. ARGV: 1 the rest of each, one a line: in one piece, which costs
 -- the gateway less than an argument each.
--- Values go through as they are, so that integers beyond 2^53 stay exact. All pieces are put together at the end: Lua
--- keeps every string that is made on the way, and looks each up first.
-local out, n = {}, 0
+-- Values go through as they are, so that integers beyond 2^53 stay exact. No step is taken counter by counter: putting
+-- JSON together, which took several, kept Redis busy for a quarter longer.
+local out, values, shapes, known = {'', ''}, {}, {}, {}
+local n, cells = 0, 0
 for cell in string.gmatch(ARGV[1], '[^\n]+') do
-  local all = redis.call('HGETALL', KEYS[1] .. cell)
-  local before = '"'
-  out[n + 1] = n == 0 and '[{' or ',{'
-  n = n + 1
-  for j = 1, #all, 2 do
-    out[n + 1], out[n + 2], out[n + 3], out[n + 4] = before, all[j], '":', all[j + 1]
-    n, before = n + 4, ',"'
+  local key = KEYS[1] .. cell
+  local shape = table.concat(redis.call('HKEYS', key), ' ')
+  if not known[shape] then
+    known[shape] = #out - 2
+    out[#out + 1] = shape
   end
-  n = n + 1
-  out[n] = '}'
+  cells = cells + 1
+  shapes[cells] = known[shape]
+  if shape ~= '' then
+    n = n + 1
+    values[n] = table.concat(redis.call('HVALS', key), ',')
+  end
 end
-out[n + 1] = ']'
-return table.concat(out)
+out[1], out[2] = table.concat(values, ','), table.concat(shapes, ',')
+return out

@@ -15,11 +15,12 @@ from importlib import resources
 
 import msgspec
 
+from gateway.counted import NONE, Counters, taken_apart
 from gateway.stats.breaker import Breaker
 from gateway.stats.connection import connect, guarded
 from gateway.types import CellKey
 
-Item = tuple[int, CellKey, dict[str, int]]
+Item = tuple[int, CellKey, Mapping[str, int]]
 """Minute (Unix time // 60), cell, increments (or, when read, totals)."""
 
 PREFIX = "breakeven:cells:"
@@ -32,7 +33,6 @@ _CELLS_AT_ONCE = 200
 """Cells that one script fetches: Redis answers nobody else meanwhile."""
 _MINUTE = b"*"
 """The minute's own version in its index."""
-_counters = msgspec.json.Decoder(list[dict[str, int]])
 LOAD = "breakeven:load"
 LOAD_MS = 5000
 """A gateway's word on its requests in flight counts for so long: one that is gone has none."""
@@ -46,7 +46,7 @@ class _Minute:
 
     def __init__(self) -> None:
         self.version = b""
-        self.cells: dict[bytes, tuple[bytes, CellKey, dict[str, int]]] = {}
+        self.cells: dict[bytes, tuple[bytes, CellKey, Counters]] = {}
 
 
 class StatsStore:
@@ -162,11 +162,15 @@ class StatsStore:
                     held.cells[cell] = (index[cell], key, counters)
         held.version = version
 
-    async def _counters(self, minute: int, cells: Sequence[bytes]) -> list[dict[str, int]]:
+    async def _counters(self, minute: int, cells: Sequence[bytes]) -> list[Counters]:
+        values, shapes, *names = await self._fetch(keys=[f"{PREFIX}{minute}:"], args=[b"\n".join(cells)])
         try:
-            return _counters.decode(await self._fetch(keys=[f"{PREFIX}{minute}:"], args=[b"\n".join(cells)]))
-        except msgspec.MsgspecError:  # a field that no gateway has written
-            return [{} for _ in cells] if len(cells) == 1 else [(await self._counters(minute, [c]))[0] for c in cells]
+            found = taken_apart(values, shapes, names)
+        except ValueError:  # a field that no gateway has written
+            found = []
+        if len(found) == len(cells):
+            return found
+        return [NONE] if len(cells) == 1 else [(await self._counters(minute, [cell]))[0] for cell in cells]
 
 
 def _key_of(cell: bytes) -> CellKey | None:

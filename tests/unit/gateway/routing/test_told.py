@@ -1,12 +1,15 @@
 """What a refresh works out for many cells at once is what each of them alone would give."""
 
+import dataclasses
 import random
 
+import msgspec
 import numpy as np
 import pytest
 
 from engine.messages import CostCell, CostTable
-from gateway.routing import build_snapshot
+from gateway.counted import taken_apart
+from gateway.routing import Bucket, build_snapshot
 from gateway.routing.book import Book
 from gateway.routing.estimates import Setting
 from gateway.routing.observe import TIME_UNIT_S
@@ -29,32 +32,87 @@ def records(seed=5):
 
 
 def cells():
-    return [(bucket.key, bucket.counters, 0.25 + 0.1 * i, None) for i, bucket in enumerate(buckets_of(records()))]
+    """Buckets of plain and speculative arms with measured times, and one of an application."""
+    plain = [record(Arm("engine"), *steps(random.Random(2), 0.0, 0, 30), e2e_s=0.5) for _ in range(3)]
+    found = buckets_of([*records(), *plain, record(Arm("engine", "ngram", 4), [3, 5], [4, 4], application="app")])
+    return [(bucket.key, bucket.counters, 0.25 + 0.1 * i) for i, bucket in enumerate(found)]
 
 
 def test_counters_of_many_cells_become_the_vectors_of_each():
     layout = layout_of(LENGTHS)
-    many = [counters | {"unheard of": 7} for _, counters, _, _ in cells()]
+    many = [counters | {"unheard of": 7} for _, counters, _ in cells()]
     assert len(many) > 2
-    for vector, counters in zip(layout.vectors(many), many, strict=True):
+    for vector, counters in zip(layout.table(many), many, strict=True):
         assert vector.tolist() == layout.vector(counters).tolist()
-        assert vector[layout.index["n"]] == counters["n"]
-    assert layout.vectors([]) == []
+        assert {name: vector[at] for name, at in layout.index.items() if vector[at]} == {
+            name: value for name, value in counters.items() if name in layout.index
+        }
+    assert layout.table([]).shape == (0, layout.size)
 
 
 def test_adding_many_buckets_is_adding_each():
     layouts = {("engine", "ngram"): LENGTHS}
     one_by_one, together = Book(layouts), Book(layouts)
-    layout = together.layouts["engine", "ngram"]
-    for key, counters, weight, _ in cells():
+    for key, counters, weight in cells():
         one_by_one.add(key, counters, weight, TIME_UNIT_S)
-    together.add_all([(k, c, w, layout.vector(c) if k.k else None) for k, c, w, _ in cells()], TIME_UNIT_S)
+    rows = [(layout_of(LENGTHS if key.k else ()).vector(counters), key, weight) for key, counters, weight in cells()]
+    together.add_all([(key, weight, vector) for vector, key, weight in rows], TIME_UNIT_S)
     assert together.requests == pytest.approx(one_by_one.requests)
+    assert together.requests["engine", "code", "0", "512"] == pytest.approx(
+        sum(weight * counters["n"] for key, counters, weight in cells() if key.task == "code")
+    )
     assert (together.loads, together.signatures) == (one_by_one.loads, one_by_one.signatures)
     for places in ("piles", "totals"):
+        assert getattr(together, places).keys() == getattr(one_by_one, places).keys()
         for where, piles in getattr(one_by_one, places).items():
             for k, vector in piles["ngram"].by_length.items():
                 assert getattr(together, places)[where]["ngram"].by_length[k] == pytest.approx(vector)
+
+
+def test_measured_times_are_the_weighed_sums_of_the_counters():
+    book = Book({("engine", "ngram"): LENGTHS})
+    expected: dict[object, list[float]] = {}
+    for key, counters, weight in cells():
+        book.add(key, counters, weight, TIME_UNIT_S)
+        if "@" not in key.task:
+            sums = expected.setdefault(key, [0.0] * 6)
+            for i, (name, unit) in enumerate([("mn", 0), ("mtok", 0), ("mt", 1), ("mtt", 2), ("mxt", 1), ("mxx", 0)]):
+                sums[i] += weight * counters.get(name, 0) * TIME_UNIT_S**unit
+    assert {key: list(dataclasses.astuple(cell)) for key, cell in book.measured.items()} == {
+        key: pytest.approx(sums) for key, sums in expected.items()
+    }
+    assert sum(sums[1] for sums in expected.values()) > 100
+    seen = [(w * c.get("mn", 0), w * c.get("mtok", 0)) for key, c, w in cells() if "@" not in key.task]
+    assert book.output_tokens("code") == pytest.approx(sum(tokens for _, tokens in seen) / sum(n for n, _ in seen))
+
+
+def told_by_redis(bucket: Bucket) -> Bucket:
+    names, values = zip(*bucket.counters.items(), strict=True)
+    (counters,) = taken_apart(",".join(map(str, values)).encode(), b"0", [" ".join(names).encode()])
+    return msgspec.structs.replace(bucket, counters=counters)
+
+
+def test_a_snapshot_of_counters_as_redis_tells_them_is_that_of_dicts():
+    later = [record(Arm("engine", "ngram", 8), *steps(random.Random(9), 0.05, 8, 60)) for _ in range(30)]
+    made = []
+    for told in (lambda bucket: bucket, told_by_redis):
+        snapshot = None
+        for more in ([], later):  # the draft collapses
+            merged: dict[tuple[int, object], dict[str, int]] = {}
+            for bucket in buckets_of([*records(), *more]):
+                into = merged.setdefault((bucket.minute, bucket.key), {})
+                for name, value in bucket.counters.items():
+                    into[name] = into.get(name, 0) + value
+            buckets = [told(Bucket(minute, key, counters)) for (minute, key), counters in merged.items()]
+            now = NOW + len(more)
+            snapshot = build_snapshot(buckets, {"engine": costs()}, now=now, arms={"engine": ARMS}, previous=snapshot)
+        made.append(snapshot)
+    dicts, redis = made
+    assert [watch.era for watch in redis.eras.watches.tasks.values()] == [1]
+    assert dicts.nodes.keys() == redis.nodes.keys()
+    for key, node in dicts.nodes.items():
+        other = redis.nodes[key]
+        assert (node.evidence, node.state, node.flights) == (other.evidence, other.state, other.flights)
 
 
 def differences(layout: Layout, total, setting, k):
