@@ -2,7 +2,7 @@
 
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.fixtures.models", "tests.fixtures.stores", "tests.fixtures.servers", "tests.fixtures.policies"]
+pytest_plugins = [f"tests.fixtures.{name}" for name in ("models", "gguf", "stores", "servers", "policies")]
 
 # The same examples every time, however long one takes: a machine that is busy for a moment proves nothing.
 settings.register_profile("even", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
