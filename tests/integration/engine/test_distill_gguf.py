@@ -15,15 +15,20 @@ from transformers import AutoModelForCausalLM
 from cli.main import main
 from engine.config import DEFAULT_MODEL, EngineConfig
 from engine.distill.standalone import StandaloneDraft
+from engine.models import LoadedModel
 from engine.models.load import load_model
 from tests.fixtures.llamacpp import GGUF, llama_server
 
 pytestmark = pytest.mark.model
 
 
-def test_llamacpp_says_what_torch_says(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def target() -> LoadedModel:
+    return load_model(DEFAULT_MODEL, EngineConfig(dtype="float32"))
+
+
+def test_llamacpp_says_what_torch_says(target: LoadedModel, tmp_path: Path) -> None:
     """An untrained draft: its layers are the target's first two."""
-    target = load_model(DEFAULT_MODEL, EngineConfig(dtype="float32"))
     StandaloneDraft(target, 2, torch.arange(100)).write(tmp_path / "draft.safetensors")
     folder = tmp_path / "model"
     arguments = ["distill", "export", str(folder), "--draft", str(tmp_path / "draft.safetensors"), "--dtype", "float32"]
@@ -43,8 +48,7 @@ def test_llamacpp_says_what_torch_says(tmp_path: Path) -> None:
         assert math.isclose(row["logprob"], float(want[row["id"]]), abs_tol=0.15)
 
 
-def test_another_models_gguf_is_refused(tmp_path: Path) -> None:
-    target = load_model(DEFAULT_MODEL, EngineConfig(dtype="float32"))
+def test_another_models_gguf_is_refused(target: LoadedModel, tmp_path: Path) -> None:
     StandaloneDraft(target, 1, torch.arange(100)).write(tmp_path / "draft.safetensors")
     (tmp_path / "no.gguf").write_bytes(b"GGUF")
     arguments = ["distill", "export", str(tmp_path / "m"), "--draft", str(tmp_path / "draft.safetensors")]

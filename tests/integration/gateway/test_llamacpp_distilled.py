@@ -1,4 +1,9 @@
-"""llama.cpp's real server with a draft that `breakeven distill export --gguf` wrote, before and behind the gateway."""
+"""llama.cpp's real server with a draft that `breakeven distill export --gguf` wrote, before and behind the gateway.
+
+Half a minute, so that `make test` leaves it out: what such a file holds is compared with torch there in
+tests/integration/engine/test_distill_gguf.py, and what a draft of llama.cpp's does is counted in
+test_llamacpp_restart.py.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ from tests.fixtures.llamacpp import GGUF, MODEL, llama_server
 from tests.fixtures.pools import ask, counts_agree, two_pools
 from tests.fixtures.servers import GatewayServer, wait_until
 
-pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.model, pytest.mark.verify, pytest.mark.timeout(900)]
 PROMPTS = ("Name three colours.", "Say the word yes eight times.")
 
 
