@@ -34,10 +34,11 @@ run: setup ## Serve on http://127.0.0.1:8000 with embedded Redis, SQLite and mod
 demo: $(STAMP) ## Send a mixed workload to the running server and show what speculation gained and cost
 	$(BIN)/breakeven demo
 
-# One torch thread each: two would fight for two cores. Files in their order: those of whole servers, few tests but long
-# ones, come first, so that neither process is left with them at the end.
+# One torch thread each: two would fight for two cores. Three processes, as tests of servers often wait. Files in their
+# order: those of whole servers, few tests but long ones, come first, so that no process is left with them at the end.
+# What Python compiles is kept, whatever the environment says: some fifty processes are started.
 test: setup browser ## All tests but the long ones (≤ 6 minutes on two cores)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 test-fast: $(STAMP) ## The quick subset (≤ 2 minutes)
 	$(BIN)/python -m pytest -q tests/unit tests/repo -m 'not slow and not verify and not gpu and not model'
