@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -147,11 +148,12 @@ def test_redis_frozen_killed_and_back_while_serving(start, policy):
     served.ask()
     wait_until(lambda: served.delivered("redis") == 1 and served.delivered("database") == 1)
     redis = served.child("valkey-server")
+    healthy = [served.ask()[1] for _ in range(11)]
     redis.suspend()
     times = [served.ask()[1] for _ in range(20)]
     wait_until(lambda: "stale" in served.ask()[0])
     times.append(served.ask()[1])
-    assert sorted(times)[len(times) // 2] < 1.0  # no request waits for a store's timeout
+    assert statistics.median(times) < 10 * statistics.median(healthy)  # no request waits for a store's timeout
     assert not served.stores()["redis"]["ok"]
     redis.resume()
     wait_until(lambda: served.stores()["redis"]["ok"] and "stale" not in served.ask()[0])
