@@ -15,7 +15,7 @@ import msgspec
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.distill.corpus import Text
-from engine.messages import CostTable, EngineMetrics, Speculation
+from engine.messages import CostTable, Speculation, SpeculativeDecodingMetrics
 from engine.models import LoadedModel
 from engine.sequence import GenerateRequest, SamplingParams
 
@@ -50,25 +50,24 @@ class Gain(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """One prompt decoded both ways."""
+class Decoded:
+    """One answer as it was decoded."""
 
-    task: str
-    plain_s: float
-    method_s: float
+    seconds: float
+    """From the first token to the last."""
     rounds: int
-    """Rounds of the method that drafted."""
+    """Rounds that drafted."""
     accepted: int
     """Draft tokens accepted in them."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Decoded:
-    """One answer: seconds from the first token to the last, and what was drafted."""
+class Pair:
+    """One prompt decoded both ways."""
 
-    seconds: float
-    rounds: int
-    accepted: int
+    task: str
+    plain: Decoded
+    method: Decoded
 
 
 def make_core(target: LoadedModel, draft: LoadedModel | None, head: str | None, *, batch: int) -> EngineCore:
@@ -104,32 +103,31 @@ def pairs(
     order = [("plain", 0), *arms.items()]
     for text in texts:
         decoded = {method: _decode(core, text, method, k, tokens) for method, k in order}
-        plain_s = decoded["plain"].seconds
         for method in arms:
-            one = decoded[method]
-            found[method].append(Pair(text.entry.task, plain_s, one.seconds, one.rounds, one.accepted))
+            found[method].append(Pair(text.entry.task, decoded["plain"], decoded[method]))
         order = [*order[1:], order[0]]
         tell()
     return found
 
 
-def _decode(core: EngineCore, text: Text, method: str, k: int, tokens: int) -> _Decoded:
+def _decode(core: EngineCore, text: Text, method: str, k: int, tokens: int) -> Decoded:
     """Decode a greedy answer of `tokens` tokens."""
     prompt = text.tokens[: text.entry.prompt].tolist()
     params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
     core.add(GenerateRequest(f"{method}-{text.entry.id}", prompt, params, Speculation(method, k)))
     first = last = 0.0
-    done: EngineMetrics | None = None
+    spec: SpeculativeDecodingMetrics | None = None
     while core.has_work():
         outputs = core.step()
         last = time.perf_counter()
         if outputs and not first:
             first = last
-        done = next((output.metrics for output in outputs if output.metrics is not None), None) or done
-    spec = done.speculative_decoding if done is not None else None
+        for output in outputs:
+            if output.metrics is not None:  # with the last token
+                spec = output.metrics.speculative_decoding
     if spec is None:
-        return _Decoded(last - first, 0, 0)
-    return _Decoded(last - first, spec.num_spec_steps, spec.num_accepted_draft_tokens)
+        return Decoded(last - first, 0, 0)
+    return Decoded(last - first, spec.num_spec_steps, spec.num_accepted_draft_tokens)
 
 
 def gain(found: Sequence[Pair], seed: int = 0) -> Gain:
@@ -137,10 +135,10 @@ def gain(found: Sequence[Pair], seed: int = 0) -> Gain:
     rng = random.Random(seed)  # noqa: S311 - no secrets
     draws = sorted(_ratio([rng.choice(found) for _ in found]) for _ in range(_RESAMPLES))
     low, high = draws[int(0.025 * _RESAMPLES)], draws[int(0.975 * _RESAMPLES)]
-    rounds, accepted = sum(pair.rounds for pair in found), sum(pair.accepted for pair in found)
+    rounds, accepted = sum(pair.method.rounds for pair in found), sum(pair.method.accepted for pair in found)
     a = round(1 + accepted / rounds, 4) if rounds else None
     return Gain(round(_ratio(found), 4), round(low, 4), round(high, 4), len(found), a)
 
 
 def _ratio(found: Sequence[Pair]) -> float:
-    return sum(pair.plain_s for pair in found) / max(1e-9, sum(pair.method_s for pair in found))
+    return sum(pair.plain.seconds for pair in found) / max(1e-9, sum(pair.method.seconds for pair in found))

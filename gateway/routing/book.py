@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gateway.routing.applications import parent_of
-from gateway.routing.stats import TIMES, Pile, Vector, layout_of, merged
+from gateway.routing.stats import TIMES, Pile, Vector, layout_at, layout_of, merged
 from gateway.types import Arm, CellKey
 
 ALL = "*"
@@ -73,7 +73,7 @@ class Book:
 
     def add(self, key: CellKey, counters: Mapping[str, int], weight: float, unit: float) -> None:
         """Add one bucket of one cell."""
-        layout = self.layouts[key.backend, key.method] if key.k else layout_of(())
+        layout = layout_at(self.layouts, key.backend, key.method, key.k)
         self.add_all([(key, weight, layout.vector(counters))], unit)
 
     def add_all(self, cells: Iterable[tuple[CellKey, float, Vector]], unit: float) -> None:
@@ -89,7 +89,7 @@ class Book:
         for (backend, method, k), (keys, weights, vectors) in arms.items():
             table = np.array(vectors)
             discounted = table * np.array(weights)[:, None]
-            layout = self.layouts[backend, method] if k else layout_of(())
+            layout = layout_at(self.layouts, backend, method, k)
             kinds = self._count(keys, table[:, layout.index["n"]].tolist(), weights)
             self._measure(keys, discounted[:, layout.columns(*TIMES)].tolist(), unit)
             if k:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from gateway.routing.applications import parent_of
 from gateway.routing.book import Book, Kind
 from gateway.routing.change import Moments, Watch, Watches
-from gateway.routing.stats import Layout, Pile, Vector, layout_of
+from gateway.routing.stats import Layout, Pile, Vector, layout_at
 from gateway.types import CellKey
 
 RECENT_MINUTES = 1
@@ -82,13 +82,13 @@ class Eras:
     """Counters of the last look, by identity: most buckets of the past come back as the same object."""
 
     def rows(self, buckets: Sequence[Counted], layouts: Mapping[tuple[str, str], Layout]) -> list[Row]:
-        """Return each bucket's counters as its layout has them; plain arms have none of their own."""
+        """Return each bucket's counters as its layout has them."""
         known: dict[int, Row] = {}
         fresh: dict[Layout, list[Mapping[str, int]]] = {}
-        plain, before = layout_of(()), self.known
+        before = self.known
         for bucket in buckets:
             key, counters = bucket.key, bucket.counters
-            layout = layouts[key.backend, key.method] if key.k else plain
+            layout = layout_at(layouts, key.backend, key.method, key.k)
             found = before.get(id(counters))
             if found is not None and found.counters is counters and found.layout is layout:
                 known[id(counters)] = found

@@ -117,6 +117,11 @@ def layout_of(lengths: tuple[int, ...]) -> Layout:
     return Layout(lengths)
 
 
+def layout_at(layouts: Mapping[tuple[str, str], Layout], backend: str, method: str, k: int) -> Layout:
+    """Return the layout of an arm's counters, of `layouts` by (backend, method); plain arms have none of their own."""
+    return layouts[backend, method] if k else layout_of(())
+
+
 class Pile:
     """Counters by the draft length that ran. Mutable while a snapshot is being built."""
 
