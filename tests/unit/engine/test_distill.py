@@ -21,6 +21,7 @@ from engine.distill.generate import Generator, Wish, recipe_of
 from engine.distill.head import FeatureHead
 from engine.distill.learners import make_head
 from engine.distill.lessons import Lessons
+from engine.distill.measure import Decoded, Pair, gain
 from engine.distill.rounds import Chances, figures, gain_of, hybrid, walk
 from engine.distill.train import Progress, Settings, Trainer
 from engine.errors import DistillError
@@ -265,6 +266,15 @@ def test_figures_and_gain() -> None:
     assert gain_of(idle, {1: (0.2, 0.0), 2: (0.5, 0.1)}, looks=False) == pytest.approx(1.0)
     assert hybrid(none, sure).accept == sure.accept
     assert hybrid(sure, none).accept == sure.accept
+
+
+def test_a_timed_gain_tells_what_was_accepted_meanwhile() -> None:
+    plain = Decoded(2.0, rounds=0, accepted=0)
+    found = [Pair("code", plain, Decoded(1.0, 10, 15)), Pair("code", plain, Decoded(1.5, 30, 5))]
+    told = gain(found)
+    assert (told.gain, told.a, told.pairs) == (1.6, 1.5, 2)
+    assert 4 / 3 <= told.low <= told.gain <= told.high <= 2.0
+    assert gain([Pair("chat", plain, plain)]).a is None
 
 
 def test_a_standalone_draft_is_exported_whole(corpus: Corpus, target: LoadedModel, tmp_path: Path) -> None:
